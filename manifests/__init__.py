@@ -1,0 +1,1 @@
+"""The contract between `pipeline` and `serve`: the published JSON files and the code both sides must share."""

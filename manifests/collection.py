@@ -1,0 +1,96 @@
+"""The collection spec: every field of a paper, its limits, and how Milvus stores and searches it.
+
+One table. `pipeline` checks records against it and creates the collection from it; the manifest pins it; the
+gate compares it with what Milvus describes; `serve` builds filters from it. Another corpus adds rows here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+# text: VARCHAR · texts: ARRAY<VARCHAR> · flag: BOOL
+Kind = Literal["text", "texts", "flag"]
+
+# The bound of a Milvus VARCHAR, in UTF-8 bytes (Milvus documentation, "String Field").
+VARCHAR_BYTES_MAX = 65_535
+
+
+class Field(NamedTuple):
+    """One stored scalar field.
+
+    `bytes_max` bounds the UTF-8 bytes of the text, or of each text of a `texts` field; `count_max` bounds how many.
+    A record over a limit is a bad record, never cut. `filtered` fields carry a scalar index.
+    """
+
+    name: str
+    kind: Kind
+    bytes_max: int = 0
+    count_max: int = 0
+    filtered: bool = False
+
+
+KEY = "paper_id"
+FIELDS: tuple[Field, ...] = (
+    Field(KEY, "text", 64),
+    Field("title", "text", 2_000),
+    Field("abstract", "text", 60_000),
+    Field("authors", "texts", 500, 2_000),
+    Field("keywords", "texts", 500, 200),
+    Field("area", "text", 500, filtered=True),
+    Field("paper_type", "text", 100, filtered=True),
+    Field("spotlight", "flag", filtered=True),
+    Field("oral", "flag", filtered=True),
+    Field("forum_url", "text", 2_000),
+    Field("pdf_url", "text", 2_000),
+    Field("search_text", "text", VARCHAR_BYTES_MAX),
+)
+FIELD = {field.name: field for field in FIELDS}
+
+SEARCH_TEXT = "search_text"
+DENSE = "dense"
+SPARSE = "sparse"
+DENSE_METRIC = "COSINE"
+SPARSE_METRIC = "BM25"
+
+UNSPECIFIED_AREA = "Unspecified"
+AREA_SEPARATOR = "->"
+
+# Lower-case word tokens on both engines: the normaliser (search_text.py) has already folded everything else.
+ANALYZER: dict[str, Any] = {"tokenizer": "standard", "filter": ["lowercase"]}
+BM25_K1 = 1.2
+BM25_B = 0.75
+HNSW_M = 32
+HNSW_EF_CONSTRUCTION = 360
+
+
+def paper_digest(paper: Mapping[str, Any]) -> bytes:
+    """Sha256 (32 bytes) over the scalar fields of one paper in table order.
+
+    Every text ends in NUL, which no record may hold, and every list begins with its length: two different papers
+    never give the same bytes.
+    """
+    parts: list[str] = []
+    for field in FIELDS:
+        value = paper[field.name]
+        if field.kind == "texts":
+            parts.append(str(len(value)))
+            parts.extend(value)
+        else:
+            parts.append(str(int(value)) if field.kind == "flag" else value)
+    parts.append("")
+    return hashlib.sha256("\0".join(parts).encode()).digest()
+
+
+def ids_sha256(paper_ids: Iterable[str]) -> str:
+    """Sha256 of the ids, sorted by their bytes and joined by newlines."""
+    return hashlib.sha256(b"\n".join(sorted(paper_id.encode() for paper_id in paper_ids))).hexdigest()
+
+
+def content_sha256(digests: Iterable[tuple[str, bytes]]) -> str:
+    """Sha256 over the paper digests in the byte order of their ids; the order of the input does not matter."""
+    whole = hashlib.sha256()
+    for _, digest in sorted((paper_id.encode(), digest) for paper_id, digest in digests):
+        whole.update(digest)
+    return whole.hexdigest()

@@ -1,0 +1,1 @@
+"""Embedders: one interface, one module a provider."""

@@ -1,0 +1,56 @@
+"""What makes two vectors comparable: provider, model, dimension, text types, weights; and the embedder interface."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+Vectors = NDArray[np.float32]
+
+
+class EmbeddingSpec(BaseModel):
+    """Pinned by the manifest and part of every vector's key; two specs that differ never share a vector."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    provider: Literal["local", "dashscope"]
+    model: str
+    dimension: int
+    document_text_type: str
+    query_text_type: str
+    # sha256 over local weights and tokenizer; null where the provider keeps the weights
+    weights_sha256: str | None
+
+    @property
+    def fingerprint(self) -> str:
+        """Sha256 of the spec as canonical JSON: the folder name of its vectors."""
+        text = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return f"{self.provider}:{self.model}#dim={self.dimension}&type={self.document_text_type}"
+
+
+class Embedder(Protocol):
+    """One provider's model.
+
+    Both methods raise `ProviderBusy` when the same call may succeed later, `ProviderRefused` when it may not,
+    `TextRefused` when one text of the batch is at fault, `QuotaExhausted` when the ledger leaves no room in time.
+    Every vector they return is finite, not zero and of the spec's dimension, in the order of the texts.
+    """
+
+    spec: EmbeddingSpec
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of shape (len(texts), dimension), float32."""
+        ...
+
+    def embed_query(self, text: str, *, timeout_s: float) -> Vectors:
+        """One vector of shape (dimension,), float32, within `timeout_s`."""
+        ...

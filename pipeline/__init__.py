@@ -1,0 +1,1 @@
+"""Offline program: snapshot -> papers.parquet -> embeddings -> collection -> manifest."""

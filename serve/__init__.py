@@ -1,0 +1,1 @@
+"""Read-only program: six MCP tools over one verified index."""
