@@ -38,14 +38,37 @@ class EmbeddingSpec(BaseModel):
 
 
 class Embedder(Protocol):
-    """One provider's model.
+    """One provider's model. Safe to call from `concurrency` threads at once.
 
     Both methods raise `ProviderBusy` when the same call may succeed later, `ProviderRefused` when it may not,
-    `TextRefused` when one text of the batch is at fault, `QuotaExhausted` when the ledger leaves no room in time.
+    `TextRefused` when one text of the batch is at fault (found by the embedder, if need be by halving the batch),
+    `QuotaExhausted` when the ledger leaves no room in time. They never retry: that is the caller's one policy.
     Every vector they return is finite, not zero and of the spec's dimension, in the order of the texts.
+
+    Attributes:
+        spec: what is pinned.
+        batch_texts_max: texts one `embed_documents` call may hold.
+        batch_tokens_max: tokens, as `count_tokens` counts them, one call may hold in sum; a longer text goes alone.
+        concurrency: calls worth having in flight at once; 1 where one call already uses every core.
     """
 
     spec: EmbeddingSpec
+    batch_texts_max: int
+    batch_tokens_max: int
+    concurrency: int
+
+    @property
+    def tokens_spent(self) -> int:
+        """Tokens spent by this embedder since it was opened: as reported by the provider, else as counted."""
+        ...
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens each text costs, as near as can be told without the provider; touches no network."""
+        ...
+
+    def usage_note(self) -> str:
+        """The quota in use right now, short enough for a progress line; empty where there is no quota."""
+        ...
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """Vectors of shape (len(texts), dimension), float32."""
