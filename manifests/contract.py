@@ -17,7 +17,7 @@ from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import Difference, IndexRefused
 from manifests.files import write_atomically
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 
 
 class _Part(BaseModel):
@@ -158,7 +158,8 @@ def read_manifest(path: Path) -> Manifest:
         found = json.loads(path.read_bytes().decode(), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
     except OSError as error:
         raise IndexRefused(
-            subject, [Difference("file", "a readable manifest; build one with `just build-index`", str(error.strerror))]
+            subject,
+            [Difference("file", "a readable manifest; build one with `just build-index`", str(error.strerror))],
         ) from error
     except ValueError as error:
         raise IndexRefused(
@@ -166,7 +167,8 @@ def read_manifest(path: Path) -> Manifest:
         ) from error
     if isinstance(found, dict) and found.get("format") != FORMAT:
         raise IndexRefused(
-            subject, [Difference("format", f"{FORMAT}; build again with this version", repr(found.get("format")))]
+            subject,
+            [Difference("format", f"{FORMAT}; build again with this version", repr(found.get("format")))],
         )
     try:
         manifest = Manifest.model_validate(found)

@@ -1,0 +1,412 @@
+"""Milvus, embedded or on a server, by one code path; the only module that knows its SDK.
+
+Only features proven on Milvus Lite and documented for Milvus >= 2.5 and Zilliz Cloud are used. Whatever the SDK
+raises, its own exceptions or raw gRPC ones, leaves here as `MilvusError` or `MilvusTimeout`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+# gRPC's C core writes keep-alive noise to standard error unless told before it is loaded.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+from pymilvus import AnnSearchRequest, DataType, Function, FunctionType, MilvusClient, RRFRanker
+from pymilvus.exceptions import MilvusException
+
+from manifests.collection import (
+    ANALYZER,
+    BM25_B,
+    BM25_K1,
+    DENSE,
+    DENSE_METRIC,
+    FIELDS,
+    HNSW_EF_CONSTRUCTION,
+    HNSW_M,
+    KEY,
+    SEARCH_TEXT,
+    SPARSE,
+    SPARSE_METRIC,
+    VARCHAR_BYTES_MAX,
+)
+from manifests.contract import CollectionFacts, FieldFacts, FunctionFacts, IndexFacts
+from manifests.embedding.spec import Vectors
+from manifests.errors import MilvusError, MilvusTimeout
+
+logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it then raises
+
+BM25_FUNCTION = "bm25"
+# Rows a page of a full read; the SDK refuses more than 16,384, a server answers at most 64 MB.
+PAGE_ROWS = 2_000
+# A server returns at most this many hits (Milvus documentation, "Limits").
+HITS_MAX = 16_384
+_SEAL_TIMEOUT_S = 3_600.0
+_BM25_PARAMS = {"bm25_k1": BM25_K1, "bm25_b": BM25_B}
+_HNSW_PARAMS = {"M": HNSW_M, "efConstruction": HNSW_EF_CONSTRUCTION}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _translated(method: Callable[Concatenate[Milvus, P], R]) -> Callable[Concatenate[Milvus, P], R]:
+    """`method` with the SDK's failures as ours."""
+
+    def translated(self: Milvus, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except MilvusException as error:
+            raise _ours(error, self.uri, error.message or f"code {error.code}") from error
+        except grpc.RpcError as error:
+            raise _ours(error, self.uri, _grpc_cause(error)) from error
+
+    return translated
+
+
+class Milvus:
+    """One connection to a Milvus server or a Lite engine.
+
+    Args:
+        uri: `http(s)://…` or the `unix:…` address of a Lite engine.
+        token: of a server or Zilliz Cloud; None for none.
+        timeout_s: for every call that does not state its own.
+
+    Raises:
+        MilvusError: nobody answers at `uri`.
+    """
+
+    def __init__(self, uri: str, *, token: str | None = None, timeout_s: float = 60.0) -> None:
+        self.uri = uri
+        self._timeout_s = timeout_s
+        try:
+            self._client = MilvusClient(uri, token=token or "", timeout=timeout_s)
+        except MilvusException as error:
+            raise _ours(error, uri, error.message or f"code {error.code}") from error
+        except grpc.RpcError as error:
+            raise _ours(error, uri, _grpc_cause(error)) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; the engine itself runs on."""
+        self._client.close()
+
+    @_translated
+    def collections(self) -> list[str]:
+        """Names of all collections."""
+        return sorted(self._client.list_collections(timeout=self._timeout_s))
+
+    @_translated
+    def create(self, facts: CollectionFacts, dimension: int) -> None:
+        """An empty collection `facts.name` with the fields of the spec and every index, its parameters in force."""
+        schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
+        for field in FIELDS:
+            match field.kind:
+                case "text" if field.name == SEARCH_TEXT:
+                    schema.add_field(
+                        field.name,
+                        DataType.VARCHAR,
+                        max_length=field.bytes_max,
+                        enable_analyzer=True,
+                        analyzer_params=ANALYZER,
+                    )
+                case "text":
+                    schema.add_field(
+                        field.name, DataType.VARCHAR, max_length=field.bytes_max, is_primary=field.name == KEY
+                    )
+                case "texts":
+                    schema.add_field(
+                        field.name,
+                        DataType.ARRAY,
+                        element_type=DataType.VARCHAR,
+                        max_length=field.bytes_max,
+                        max_capacity=field.count_max,
+                    )
+                case "flag":
+                    schema.add_field(field.name, DataType.BOOL)
+        schema.add_field(DENSE, DataType.FLOAT_VECTOR, dim=dimension)
+        schema.add_field(SPARSE, DataType.SPARSE_FLOAT_VECTOR)
+        schema.add_function(
+            Function(
+                name=BM25_FUNCTION,
+                function_type=FunctionType.BM25,
+                input_field_names=[SEARCH_TEXT],
+                output_field_names=[SPARSE],
+            )
+        )
+        self._client.create_collection(
+            facts.name,
+            schema=schema,
+            index_params=self._index_params(),
+            num_shards=1,  # a server keeps BM25 statistics per shard
+            consistency_level="Strong",
+            timeout=self._timeout_s,
+        )
+
+    def _index_params(self) -> Any:
+        params = self._client.prepare_index_params()
+        # Lite reads only a nested `params`, a server merges it into the top level: given both ways, they are in force
+        # on both.
+        params.add_index(
+            SPARSE,
+            index_type="SPARSE_INVERTED_INDEX",
+            metric_type=SPARSE_METRIC,
+            params={"inverted_index_algo": "DAAT_MAXSCORE", **_BM25_PARAMS, "params": _BM25_PARAMS},
+        )
+        params.add_index(
+            DENSE,
+            index_type="HNSW",
+            metric_type=DENSE_METRIC,
+            params={**_HNSW_PARAMS, "params": _HNSW_PARAMS},
+        )
+        for field in FIELDS:
+            if field.filtered:
+                params.add_index(field.name, index_type="INVERTED")
+        return params
+
+    @_translated
+    def insert(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add `rows` (every scalar field and `dense`); all of them or none."""
+        self._client.insert(name, list(rows), timeout=self._timeout_s)
+
+    @_translated
+    def seal(self, name: str) -> None:
+        """Flush, wait until every index covers every row, and load.
+
+        Raises:
+            MilvusTimeout: the indexes were not finished within an hour.
+        """
+        self._client.flush(name, timeout=_SEAL_TIMEOUT_S)
+        deadline = time.monotonic() + _SEAL_TIMEOUT_S
+        for index in self._client.list_indexes(name):
+            while not _finished(self._client.describe_index(name, index, timeout=self._timeout_s)):
+                if time.monotonic() > deadline:
+                    raise MilvusTimeout(f"index {index} of {name} at {self.uri} is not finished after an hour")
+                time.sleep(0.5)
+        self._client.load_collection(name, timeout=_SEAL_TIMEOUT_S)
+
+    @_translated
+    def load(self, name: str, timeout_s: float) -> None:
+        """Make `name` searchable."""
+        self._client.load_collection(name, timeout=timeout_s)
+
+    @_translated
+    def drop(self, name: str) -> None:
+        """Remove the collection `name`."""
+        self._client.drop_collection(name, timeout=self._timeout_s)
+
+    @_translated
+    def describe(self, name: str) -> CollectionFacts:
+        """What Milvus says of `name`, in the manifest's words."""
+        description = self._client.describe_collection(name, timeout=self._timeout_s)
+        indexes = [
+            self._client.describe_index(name, index, timeout=self._timeout_s)
+            for index in sorted(self._client.list_indexes(name))
+        ]
+        return observed_facts(description, indexes)
+
+    @_translated
+    def count(self, name: str) -> int:
+        """Rows that a query sees."""
+        rows = self._client.query(name, filter="", output_fields=["count(*)"], timeout=self._timeout_s)
+        return int(rows[0]["count(*)"])
+
+    @_translated
+    def rows(self, name: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Every row of `name` with `fields`."""
+        return self._pages(name, list(fields))
+
+    def _pages(self, name: str, fields: list[str]) -> Iterator[dict[str, Any]]:
+        iterator = self._client.query_iterator(
+            name, batch_size=PAGE_ROWS, output_fields=fields, timeout=self._timeout_s
+        )
+        try:
+            while page := iterator.next():
+                yield from page
+        except (MilvusException, grpc.RpcError) as error:
+            raise _ours(error, self.uri, str(error)) from error
+        finally:
+            iterator.close()
+
+    @_translated
+    def vector(self, name: str, paper_id: str) -> list[float]:
+        """The stored vector of one paper."""
+        rows = self._client.get(name, ids=[paper_id], output_fields=[DENSE], timeout=self._timeout_s)
+        if not rows:
+            raise MilvusError(f"{name} at {self.uri} holds no paper {paper_id!r}")
+        return [float(value) for value in rows[0][DENSE]]
+
+    @_translated
+    def hybrid(
+        self, name: str, vector: Vectors, text: str, where: str, depth: int, timeout_s: float
+    ) -> list[tuple[str, float]]:
+        """One dense COSINE and one BM25 request of `depth` hits each, fused by `RRFRanker()`.
+
+        `where` is on both requests. Gives every fused (paper id, RRF score), at most twice `depth`.
+        """
+        requests = [
+            AnnSearchRequest(
+                data=[vector], anns_field=DENSE, param=_dense_param(depth), limit=depth, expr=where or None
+            ),
+            AnnSearchRequest(
+                data=[text],
+                anns_field=SPARSE,
+                param={"metric_type": SPARSE_METRIC},
+                limit=depth,
+                expr=where or None,
+            ),
+        ]
+        found = self._client.hybrid_search(
+            name,
+            requests,
+            RRFRanker(),
+            limit=min(2 * depth, HITS_MAX),
+            output_fields=[KEY],
+            timeout=timeout_s,
+        )
+        return [(hit[KEY], float(hit["distance"])) for hit in found[0]]
+
+    @_translated
+    def lexical(self, name: str, text: str, where: str, depth: int, timeout_s: float) -> list[str]:
+        """The ids of one BM25 request, best first. Its scores are left out: Lite's have the other sign."""
+        found = self._client.search(
+            name,
+            data=[text],
+            anns_field=SPARSE,
+            search_params={"metric_type": SPARSE_METRIC},
+            limit=depth,
+            filter=where,
+            output_fields=[KEY],
+            timeout=timeout_s,
+        )
+        return [hit[KEY] for hit in found[0]]
+
+    @_translated
+    def dense(self, name: str, vector: Vectors, where: str, depth: int, timeout_s: float) -> list[str]:
+        """The ids of one dense COSINE request, best first."""
+        found = self._client.search(
+            name,
+            data=[vector],
+            anns_field=DENSE,
+            search_params=_dense_param(depth),
+            limit=depth,
+            filter=where,
+            output_fields=[KEY],
+            timeout=timeout_s,
+        )
+        return [hit[KEY] for hit in found[0]]
+
+
+def collection_facts(name: str, dimension: int) -> CollectionFacts:
+    """What `create` makes, in the words of the manifest."""
+    fields = [_field_facts(field.name, *_declared(field.kind, field.bytes_max, field.count_max)) for field in FIELDS]
+    fields.append(FieldFacts(name=DENSE, type="FLOAT_VECTOR", params={"dim": str(dimension)}))
+    fields.append(FieldFacts(name=SPARSE, type="SPARSE_FLOAT_VECTOR", params={}))
+    function = FunctionFacts(name=BM25_FUNCTION, type="BM25", inputs=[SEARCH_TEXT], outputs=[SPARSE])
+    indexes = [
+        IndexFacts(field=DENSE, type="HNSW", metric=DENSE_METRIC, params=_texts(_HNSW_PARAMS)),
+        IndexFacts(field=SPARSE, type="SPARSE_INVERTED_INDEX", metric=SPARSE_METRIC, params=_texts(_BM25_PARAMS)),
+        *(IndexFacts(field=field.name, type="INVERTED", metric="", params={}) for field in FIELDS if field.filtered),
+    ]
+    return CollectionFacts(
+        name=name,
+        fields=sorted(fields, key=lambda field: field.name),
+        functions=[function],
+        analyzer=json.dumps(ANALYZER, sort_keys=True),
+        indexes=sorted(indexes, key=lambda index: index.field),
+    )
+
+
+def observed_facts(description: Mapping[str, Any], indexes: Sequence[Mapping[str, Any]]) -> CollectionFacts:
+    """Milvus' own description in the words of the manifest, server and Lite alike."""
+    fields = []
+    analyzer = ""
+    for field in description["fields"]:
+        params = field.get("params", {})
+        kind = DataType(field["type"]).name
+        if kind == "ARRAY":
+            kind = f"ARRAY<{DataType(field['element_type']).name}>"
+        kept = {key: str(params[key]) for key in ("max_length", "max_capacity", "dim") if key in params}
+        if kind.startswith("ARRAY"):
+            kept.pop("max_length", None)  # Lite does not keep the bound of an element
+        fields.append(FieldFacts(name=field["name"], type=kind, params=kept))
+        if "analyzer_params" in params:
+            declared = params["analyzer_params"]
+            analyzer = json.dumps(json.loads(declared) if isinstance(declared, str) else declared, sort_keys=True)
+    functions = [
+        FunctionFacts(
+            name=function["name"],
+            type=FunctionType(function["type"]).name,
+            inputs=list(function["input_field_names"]),
+            outputs=list(function["output_field_names"]),
+        )
+        for function in description.get("functions", [])
+    ]
+    return CollectionFacts(
+        name=description["collection_name"],
+        fields=sorted(fields, key=lambda field: field.name),
+        functions=functions,
+        analyzer=analyzer,
+        indexes=sorted((_index_facts(index) for index in indexes), key=lambda index: index.field),
+    )
+
+
+def _declared(kind: str, bytes_max: int, count_max: int) -> tuple[str, dict[str, str]]:
+    match kind:
+        case "text":
+            return "VARCHAR", {"max_length": str(min(bytes_max, VARCHAR_BYTES_MAX))}
+        case "texts":
+            return "ARRAY<VARCHAR>", {"max_capacity": str(count_max)}
+        case _:
+            return "BOOL", {}
+
+
+def _field_facts(name: str, kind: str, params: dict[str, str]) -> FieldFacts:
+    return FieldFacts(name=name, type=kind, params=params)
+
+
+def _index_facts(index: Mapping[str, Any]) -> IndexFacts:
+    # Lite nests the parameters, a server flattens them.
+    flat = {**index, **index.get("params", {})}
+    metric = str(flat.get("metric_type", ""))
+    return IndexFacts(
+        field=str(flat["field_name"]),
+        type=str(flat["index_type"]),
+        metric="" if metric == "NONE" else metric,
+        params=_texts({key: flat[key] for key in (*_HNSW_PARAMS, *_BM25_PARAMS) if key in flat}),
+    )
+
+
+def _texts(params: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in sorted(params.items())}
+
+
+def _dense_param(depth: int) -> dict[str, Any]:
+    # HNSW looks at `ef` candidates and cannot return more; twice the window keeps its recall near one.
+    return {"metric_type": DENSE_METRIC, "params": {"ef": max(64, 2 * depth)}}
+
+
+def _finished(index: Mapping[str, Any]) -> bool:
+    return str(index.get("state")) == "Finished" and int(index.get("pending_index_rows", 0)) == 0
+
+
+def _grpc_cause(error: grpc.RpcError) -> str:
+    code = getattr(error, "code", None)
+    details = getattr(error, "details", None)
+    return f"{code().name if code else 'RPC'}: {details() if details else error}"
+
+
+def _ours(error: Exception, uri: str, cause: str) -> MilvusError:
+    code = getattr(error, "code", None)
+    timed_out = callable(code) and code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    kind = MilvusTimeout if timed_out or "DEADLINE_EXCEEDED" in cause else MilvusError
+    return kind(f"Milvus at {uri} failed: {cause}")
