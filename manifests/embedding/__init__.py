@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from manifests.embedding.spec import Vectors
 from manifests.errors import ProviderBusy
+
+if TYPE_CHECKING:
+    from manifests.embedding.spec import Vectors
 
 
 def check_vectors(vectors: Any, count: int, dimension: int) -> Vectors:
     """`vectors` (an array, or one sequence of numbers a text) as float32 of shape (count, dimension).
 
     Raises:
-        ProviderBusy: another count or dimension, not numbers, not finite in float32, or all zero. An answer that
-            cannot be read may be right the next time; the message names the first vector at fault.
+        ProviderBusy: another count or dimension, not numbers, not finite in float32, or all zero. An answer
+            that cannot be read may be right the next time; the message names the first vector at fault.
     """
     found = len(vectors)
     if found != count:

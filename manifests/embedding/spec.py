@@ -1,15 +1,17 @@
-"""What makes two vectors comparable: provider, model, dimension, text types, weights; and the embedder interface."""
+"""What makes two vectors comparable (provider, model, dimension, types, weights); the embedder interface."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Vectors = NDArray[np.float32]
 
@@ -41,14 +43,15 @@ class Embedder(Protocol):
     """One provider's model. Safe to call from `concurrency` threads at once.
 
     Both methods raise `ProviderBusy` when the same call may succeed later, `ProviderRefused` when it may not,
-    `TextRefused` when one text of the batch is at fault (found by the embedder, if need be by halving the batch),
-    `QuotaExhausted` when the ledger leaves no room in time. They never retry: that is the caller's one policy.
+    `TextRefused` when one text of the batch is at fault (the embedder finds which, if need be by halving the
+    batch), `QuotaExhausted` when the ledger leaves no room in time. They never retry; the caller does.
     Every vector they return is finite, not zero and of the spec's dimension, in the order of the texts.
 
     Attributes:
         spec: what is pinned.
         batch_texts_max: texts one `embed_documents` call may hold.
-        batch_tokens_max: tokens, as `count_tokens` counts them, one call may hold in sum; a longer text goes alone.
+        batch_tokens_max: tokens, as `count_tokens` counts them, one call may hold in sum; a longer text goes
+            alone.
         concurrency: calls worth having in flight at once; 1 where one call already uses every core.
     """
 
@@ -76,4 +79,8 @@ class Embedder(Protocol):
 
     def embed_query(self, text: str, *, timeout_s: float) -> Vectors:
         """One vector of shape (dimension,), float32, within `timeout_s`."""
+        ...
+
+    def stop(self) -> None:
+        """Let calls that still wait for room give up at once (`QuotaExhausted`); calls already sent finish."""
         ...
