@@ -1,0 +1,248 @@
+"""Every setting of the server: one table of flags, each also an environment variable `SERVE_…`.
+
+The command line, the documentation and the image all come from `SETTINGS`. Secrets are in `SECRETS`: they come from
+the environment only, never from argv.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from serve.errors import UsageRefused
+
+Kind = Literal["text", "path", "integer", "seconds", "switch", "list", "networks", "choice"]
+Network = IPv4Network | IPv6Network
+
+
+class Setting(NamedTuple):
+    """One flag: `--name` and `SERVE_NAME`. `default` None means required or unset, as `help` says."""
+
+    name: str
+    kind: Kind
+    default: Any
+    help: str
+    minimum: float = 0
+    maximum: float = float("inf")
+    choices: tuple[str, ...] = ()
+    required: bool = False
+
+    @property
+    def flag(self) -> str:
+        """As written on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """As written in the environment."""
+        return "SERVE_" + self.name.upper()
+
+
+def state_folder() -> Path:
+    """`$XDG_STATE_HOME/icml-paper-search`, or its usual place under the home folder."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "icml-paper-search"
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("transport", "choice", "http", "how clients reach the server", choices=("http", "stdio")),
+    Setting("host", "text", "127.0.0.1", "address to listen on; 0.0.0.0 only behind your own access control"),
+    Setting("port", "integer", 8000, "port to listen on; 0 takes a free one and logs it", 0, 65_535),
+    Setting("manifest", "path", None, "manifest of the index to serve (required)", required=True),
+    Setting("milvus_uri", "text", None, "WORK/milvus.db or http(s)://… (required)", required=True),
+    Setting("milvus_wait", "seconds", 60, "how long the start waits for a Milvus that is not up yet", 0, 3_600),
+    Setting("engines", "integer", 1, "embedded Milvus engines side by side; each costs about 600 MB", 1, 64),
+    Setting(
+        "state",
+        "path",
+        None,
+        "SQLite file of sessions, limits and query vectors; default under XDG_STATE_HOME",
+    ),
+    Setting(
+        "ledger",
+        "path",
+        None,
+        "SQLite file of provider minutes, shared with builds; default under XDG_STATE_HOME",
+    ),
+    Setting(
+        "rate_limit",
+        "integer",
+        60,
+        "calls per client in any 60 seconds over HTTP; 0 turns it off",
+        0,
+        100_000,
+    ),
+    Setting("session_ttl", "seconds", 21_600, "a session idle for longer is expired", 1, 31_536_000),
+    Setting("session_capacity", "integer", 10_000, "open sessions at most", 1, 1_000_000),
+    Setting("session_rounds", "integer", 200, "searches in one session at most", 1, 100_000),
+    Setting("session_papers", "integer", 5_000, "papers returned in one session at most", 1, 1_000_000),
+    Setting("output_chars", "integer", 20_000, "characters of one answer at most", 500, 1_000_000),
+    Setting("call_deadline", "seconds", 30, "every call is answered or refused within this", 0.1, 600),
+    Setting("concurrency", "integer", 4, "searches that run at the same time", 1, 256),
+    Setting("queue", "integer", 128, "searches that may wait for a turn; more are told overloaded", 0, 10_000),
+    Setting("query_deadline", "seconds", 3, "after this a query is answered by words alone", 0.05, 60),
+    Setting("query_cache", "integer", 10_000, "query vectors kept; 0 keeps none", 0, 10_000_000),
+    Setting(
+        "requests_per_minute",
+        "integer",
+        None,
+        "DashScope requests for queries in any 60 seconds",
+        1,
+        1_000_000,
+    ),
+    Setting(
+        "tokens_per_minute",
+        "integer",
+        None,
+        "DashScope tokens for queries in any 60 seconds",
+        1,
+        1_000_000_000,
+    ),
+    Setting("dashscope_url", "text", None, "DashScope base URL; default is the SDK's"),
+    Setting("model_path", "path", None, "local model folder in place of the packaged one"),
+    Setting("strict_hybrid", "switch", False, "an error in place of an answer by words alone"),
+    Setting("allowed_hosts", "list", (), "Host names accepted beside loopback, such as mcp.example.org"),
+    Setting("allowed_origins", "list", (), "Origins accepted beside loopback, such as https://app.example.org"),
+    Setting("trusted_proxies", "networks", (), "networks of proxies whose X-Forwarded-For is believed"),
+    Setting("body_limit", "integer", 65_536, "bytes of one request body at most", 1_024, 16_777_216),
+    Setting("graceful_stop", "seconds", 10, "calls in flight may end within this after SIGTERM", 0, 600),
+    Setting("log_format", "choice", "text", "one line a call on stderr", choices=("text", "json")),
+    Setting(
+        "log_level",
+        "choice",
+        "info",
+        "least severe lines shown",
+        choices=("debug", "info", "warning", "error"),
+    ),
+)
+SETTING = {setting.name: setting for setting in SETTINGS}
+
+SECRETS: dict[str, str] = {
+    "DASHSCOPE_API_KEY": "key of the provider; needed when the manifest's model is DashScope's",
+    "MILVUS_TOKEN": "token of a Milvus server or Zilliz Cloud",
+    "SERVE_BEARER_TOKEN": "when set, /mcp and /metrics want `Authorization: Bearer TOKEN`",
+    "SERVE_HASH_KEY": "key of the hashes in the state file; default is a key file beside it, mode 0600",
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The table's values, checked. Durations are seconds."""
+
+    transport: str
+    host: str
+    port: int
+    manifest: Path
+    milvus_uri: str
+    milvus_wait: float
+    engines: int
+    state: Path
+    ledger: Path
+    rate_limit: int
+    session_ttl: float
+    session_capacity: int
+    session_rounds: int
+    session_papers: int
+    output_chars: int
+    call_deadline: float
+    concurrency: int
+    queue: int
+    query_deadline: float
+    query_cache: int
+    requests_per_minute: int | None
+    tokens_per_minute: int | None
+    dashscope_url: str | None
+    model_path: Path | None
+    strict_hybrid: bool
+    allowed_hosts: tuple[str, ...]
+    allowed_origins: tuple[str, ...]
+    trusted_proxies: tuple[Network, ...]
+    body_limit: int
+    graceful_stop: float
+    log_format: str
+    log_level: str
+
+
+def read_settings(flags: Mapping[str, str | bool | None], environment: Mapping[str, str]) -> Settings:
+    """Flags before environment before defaults.
+
+    Raises:
+        UsageRefused: a value that is not what its setting takes, a required one absent, or an unknown `SERVE_…`.
+    """
+    known = {setting.variable for setting in SETTINGS} | set(SECRETS)
+    if unknown := sorted(name for name in environment if name.startswith("SERVE_") and name not in known):
+        raise UsageRefused(f"{', '.join(unknown)}: no such setting; `python -m serve --help` lists them")
+    values: dict[str, Any] = {}
+    for setting in SETTINGS:
+        given = flags.get(setting.name)
+        source = setting.flag
+        if given is None and environment.get(setting.variable, "") != "":
+            given, source = environment[setting.variable], setting.variable
+        if given is None and setting.required:
+            raise UsageRefused(f"{setting.flag} (or {setting.variable}) is missing: {setting.help}")
+        values[setting.name] = setting.default if given is None else _value(setting, given, source)
+    values["state"] = values["state"] or state_folder() / "serve.db"
+    values["ledger"] = values["ledger"] or state_folder() / "ledger.db"
+    return Settings(**values)
+
+
+def _value(setting: Setting, given: str | bool, source: str) -> Any:
+    text = str(given).strip()
+    readers: dict[Kind, Callable[[], Any]] = {
+        "switch": lambda: _switch(text, source),
+        "choice": lambda: _choice(setting, text, source),
+        "integer": lambda: _number(setting, text, source),
+        "seconds": lambda: _number(setting, text, source),
+        "path": lambda: Path(text),
+        "list": lambda: _listed(text),
+        "networks": lambda: tuple(_network(part, source) for part in _listed(text)),
+        "text": lambda: text,
+    }
+    return readers[setting.kind]()
+
+
+def _choice(setting: Setting, text: str, source: str) -> str:
+    if text not in setting.choices:
+        raise UsageRefused(f"{source} is {text!r}; it takes {' or '.join(setting.choices)}")
+    return text
+
+
+def _switch(text: str, source: str) -> bool:
+    spellings = {
+        "true": True,
+        "1": True,
+        "yes": True,
+        "on": True,
+        "false": False,
+        "0": False,
+        "no": False,
+        "off": False,
+    }
+    if text.lower() not in spellings:
+        raise UsageRefused(f"{source} is {text!r}; it takes true or false")
+    return spellings[text.lower()]
+
+
+def _number(setting: Setting, text: str, source: str) -> int | float:
+    try:
+        number = int(text) if setting.kind == "integer" else float(text)
+    except ValueError as error:
+        raise UsageRefused(f"{source} is {text!r}; it takes a number") from error
+    if not setting.minimum <= number <= setting.maximum:
+        raise UsageRefused(f"{source} is {text}; it must lie between {setting.minimum:,} and {setting.maximum:,}")
+    return number
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _network(text: str, source: str) -> Network:
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as error:
+        raise UsageRefused(f"{source} holds {text!r}; it takes addresses or networks such as 10.0.0.0/8") from error
