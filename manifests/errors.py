@@ -9,7 +9,8 @@ ContractError
 ├── QuotaExhausted        4  no room under the provider-minute limits within the time allowed
 ├── MilvusError           5  Milvus failed or did not answer
 │   └── MilvusTimeout     5  … within the deadline of the call
-└── IndexRefused          6  manifest, files or collection differ; names every difference
+├── IndexRefused          6  manifest, files or collection differ; names every difference
+└── ForeignDatabase       6  a ledger file is not ours, of another version, or cannot be opened
 """
 
 from __future__ import annotations
@@ -108,3 +109,9 @@ class IndexRefused(ContractError):
         self.differences = differences
         lines = "".join(f"\n  - {difference}" for difference in differences)
         super().__init__(f"{subject} refused, {len(differences)} difference(s):{lines}")
+
+
+class ForeignDatabase(ContractError):
+    """A SQLite file this program did not write, of another schema version, or that cannot be opened or written."""
+
+    exit_code = 6

@@ -1,0 +1,88 @@
+"""The file of the ledger: its tables, how it is opened, and the clock its times are of."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+
+from manifests.errors import ForeignDatabase
+
+APPLICATION_ID = 0x49504C67
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT_S = 5.0
+SCHEMA = """
+CREATE TABLE account (
+    name TEXT PRIMARY KEY, boot TEXT NOT NULL, last REAL NOT NULL, hold REAL NOT NULL, strikes INTEGER NOT NULL,
+    pace REAL NOT NULL, ramp REAL NOT NULL, admitted REAL NOT NULL, request_tat REAL NOT NULL,
+    token_tat REAL NOT NULL, ratio REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE reservation (
+    id INTEGER PRIMARY KEY, account TEXT NOT NULL, until REAL NOT NULL, tokens INTEGER NOT NULL
+);
+CREATE INDEX reservation_by_end ON reservation (account, until, tokens);
+"""
+
+
+def open_ledger_file(path: Path) -> sqlite3.Connection:
+    """The ledger file, made if absent (mode 0600), in WAL mode where the filesystem can.
+
+    Raises:
+        ForeignDatabase: another program's file, another version, not SQLite, or not writable.
+    """
+    refusal = "Name another file with --ledger, which this user can write"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.Error) as exc:
+        raise ForeignDatabase(f"{path} cannot be opened as a ledger ({exc}). {refusal}") from exc
+    try:
+        found = _prepare(db)
+    except sqlite3.Error as exc:
+        db.close()
+        raise ForeignDatabase(f"{path} cannot be used as a ledger ({exc}). {refusal}") from exc
+    if found != (APPLICATION_ID, SCHEMA_VERSION):
+        db.close()
+        raise ForeignDatabase(
+            f"{path} is not a ledger of this version: found application {found[0]}, version {found[1]}; "
+            f"expected {APPLICATION_ID}, {SCHEMA_VERSION}. {refusal}"
+        )
+    return db
+
+
+def _prepare(db: sqlite3.Connection) -> tuple[int, int]:
+    """Make the tables in an empty file; return application id and version. A foreign file stays as it is."""
+    found = (_pragma(db, "application_id"), _pragma(db, "user_version"))
+    if found != (APPLICATION_ID, SCHEMA_VERSION) and _pragma(db, "schema_version") != 0:
+        return found
+    with contextlib.suppress(sqlite3.OperationalError):  # another program is switching it at this moment
+        db.execute("PRAGMA journal_mode = WAL")
+    # In WAL mode NORMAL survives kill -9; only a power cut may forget the last instants, and takes minutes.
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("BEGIN IMMEDIATE")
+    if _pragma(db, "schema_version") == 0:
+        for statement in SCHEMA.split(";"):
+            db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    db.execute("COMMIT")
+    return _pragma(db, "application_id"), _pragma(db, "user_version")
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])
+
+
+def machine_clock() -> float:
+    """Seconds that every program of this machine agrees on and no one can set; sleep of the machine counts."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+def machine_boot() -> str:
+    """A name for this run of the machine, where the system has one: the clock starts anew with each."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text(encoding="ascii").strip() if boot.exists() else ""
