@@ -7,8 +7,12 @@ gate compares it with what Milvus describes; `serve` builds filters from it. Ano
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
+
+from manifests.contract import CollectionFacts, FieldFacts, FunctionFacts, IndexFacts, TextVersions, canonical_json
+from manifests.embedding.spec import EmbeddingSpec
 
 # text: VARCHAR · texts: ARRAY<VARCHAR> · flag: BOOL
 Kind = Literal["text", "texts", "flag"]
@@ -59,10 +63,9 @@ AREA_SEPARATOR = "->"
 
 # Lower-case word tokens on both engines: the normaliser (search_text.py) has already folded everything else.
 ANALYZER: dict[str, Any] = {"tokenizer": "standard", "filter": ["lowercase"]}
-BM25_K1 = 1.2
-BM25_B = 0.75
-HNSW_M = 32
-HNSW_EF_CONSTRUCTION = 360
+BM25_FUNCTION = "bm25"
+BM25_PARAMS = {"bm25_k1": 1.2, "bm25_b": 0.75}
+HNSW_PARAMS = {"M": 32, "efConstruction": 360}
 
 
 def paper_digest(paper: Mapping[str, Any]) -> bytes:
@@ -94,3 +97,51 @@ def content_sha256(digests: Iterable[tuple[str, bytes]]) -> str:
     for _, digest in sorted((paper_id.encode(), digest) for paper_id, digest in digests):
         whole.update(digest)
     return whole.hexdigest()
+
+
+def collection_facts(content_digest: str, texts: TextVersions, embedding: EmbeddingSpec) -> CollectionFacts:
+    """The collection that holds this content, in the words of the manifest.
+
+    Its name is `papers_` and 12 hex digits of the sha256 over content digest, text versions, embedding spec and
+    collection spec: another content or another spec is another collection, and a name is never built twice
+    differently.
+    """
+    spec = CollectionFacts(
+        name="",
+        fields=_field_facts(embedding.dimension),
+        functions=[FunctionFacts(name=BM25_FUNCTION, type="BM25", inputs=[SEARCH_TEXT], outputs=[SPARSE])],
+        analyzer=json.dumps(ANALYZER, sort_keys=True),
+        indexes=_index_facts(),
+    )
+    identity = [content_digest, texts.model_dump(), embedding.model_dump(), spec.model_dump()]
+    return spec.model_copy(update={"name": "papers_" + hashlib.sha256(canonical_json(identity)).hexdigest()[:12]})
+
+
+def _field_facts(dimension: int) -> list[FieldFacts]:
+    facts = [
+        FieldFacts(name=DENSE, type="FLOAT_VECTOR", params={"dim": str(dimension)}),
+        FieldFacts(name=SPARSE, type="SPARSE_FLOAT_VECTOR", params={}),
+    ]
+    for field in FIELDS:
+        match field.kind:
+            case "text":
+                facts.append(FieldFacts(name=field.name, type="VARCHAR", params={"max_length": str(field.bytes_max)}))
+            case "texts":
+                params = {"max_capacity": str(field.count_max)}
+                facts.append(FieldFacts(name=field.name, type="ARRAY<VARCHAR>", params=params))
+            case "flag":
+                facts.append(FieldFacts(name=field.name, type="BOOL", params={}))
+    return sorted(facts, key=lambda field: field.name)
+
+
+def _index_facts() -> list[IndexFacts]:
+    facts = [
+        IndexFacts(field=DENSE, type="HNSW", metric=DENSE_METRIC, params=_texts(HNSW_PARAMS)),
+        IndexFacts(field=SPARSE, type="SPARSE_INVERTED_INDEX", metric=SPARSE_METRIC, params=_texts(BM25_PARAMS)),
+    ]
+    facts += [IndexFacts(field=field.name, type="INVERTED", metric="", params={}) for field in FIELDS if field.filtered]
+    return sorted(facts, key=lambda index: index.field)
+
+
+def _texts(params: Mapping[str, float]) -> dict[str, str]:
+    return {name: str(value) for name, value in params.items()}

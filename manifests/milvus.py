@@ -22,18 +22,16 @@ from pymilvus.exceptions import MilvusException
 
 from manifests.collection import (
     ANALYZER,
-    BM25_B,
-    BM25_K1,
+    BM25_FUNCTION,
+    BM25_PARAMS,
     DENSE,
     DENSE_METRIC,
     FIELDS,
-    HNSW_EF_CONSTRUCTION,
-    HNSW_M,
+    HNSW_PARAMS,
     KEY,
     SEARCH_TEXT,
     SPARSE,
     SPARSE_METRIC,
-    VARCHAR_BYTES_MAX,
 )
 from manifests.contract import CollectionFacts, FieldFacts, FunctionFacts, IndexFacts
 from manifests.embedding.spec import Vectors
@@ -41,14 +39,11 @@ from manifests.errors import MilvusError, MilvusTimeout
 
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it then raises
 
-BM25_FUNCTION = "bm25"
 # Rows a page of a full read; the SDK refuses more than 16,384, a server answers at most 64 MB.
 PAGE_ROWS = 2_000
 # A server returns at most this many hits (Milvus documentation, "Limits").
 HITS_MAX = 16_384
 _SEAL_TIMEOUT_S = 3_600.0
-_BM25_PARAMS = {"bm25_k1": BM25_K1, "bm25_b": BM25_B}
-_HNSW_PARAMS = {"M": HNSW_M, "efConstruction": HNSW_EF_CONSTRUCTION}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -160,13 +155,13 @@ class Milvus:
             SPARSE,
             index_type="SPARSE_INVERTED_INDEX",
             metric_type=SPARSE_METRIC,
-            params={"inverted_index_algo": "DAAT_MAXSCORE", **_BM25_PARAMS, "params": _BM25_PARAMS},
+            params={"inverted_index_algo": "DAAT_MAXSCORE", **BM25_PARAMS, "params": BM25_PARAMS},
         )
         params.add_index(
             DENSE,
             index_type="HNSW",
             metric_type=DENSE_METRIC,
-            params={**_HNSW_PARAMS, "params": _HNSW_PARAMS},
+            params={**HNSW_PARAMS, "params": HNSW_PARAMS},
         )
         for field in FIELDS:
             if field.filtered:
@@ -306,26 +301,6 @@ class Milvus:
         return [hit[KEY] for hit in found[0]]
 
 
-def collection_facts(name: str, dimension: int) -> CollectionFacts:
-    """What `create` makes, in the words of the manifest."""
-    fields = [_field_facts(field.name, *_declared(field.kind, field.bytes_max, field.count_max)) for field in FIELDS]
-    fields.append(FieldFacts(name=DENSE, type="FLOAT_VECTOR", params={"dim": str(dimension)}))
-    fields.append(FieldFacts(name=SPARSE, type="SPARSE_FLOAT_VECTOR", params={}))
-    function = FunctionFacts(name=BM25_FUNCTION, type="BM25", inputs=[SEARCH_TEXT], outputs=[SPARSE])
-    indexes = [
-        IndexFacts(field=DENSE, type="HNSW", metric=DENSE_METRIC, params=_texts(_HNSW_PARAMS)),
-        IndexFacts(field=SPARSE, type="SPARSE_INVERTED_INDEX", metric=SPARSE_METRIC, params=_texts(_BM25_PARAMS)),
-        *(IndexFacts(field=field.name, type="INVERTED", metric="", params={}) for field in FIELDS if field.filtered),
-    ]
-    return CollectionFacts(
-        name=name,
-        fields=sorted(fields, key=lambda field: field.name),
-        functions=[function],
-        analyzer=json.dumps(ANALYZER, sort_keys=True),
-        indexes=sorted(indexes, key=lambda index: index.field),
-    )
-
-
 def observed_facts(description: Mapping[str, Any], indexes: Sequence[Mapping[str, Any]]) -> CollectionFacts:
     """Milvus' own description in the words of the manifest, server and Lite alike."""
     fields = []
@@ -360,20 +335,6 @@ def observed_facts(description: Mapping[str, Any], indexes: Sequence[Mapping[str
     )
 
 
-def _declared(kind: str, bytes_max: int, count_max: int) -> tuple[str, dict[str, str]]:
-    match kind:
-        case "text":
-            return "VARCHAR", {"max_length": str(min(bytes_max, VARCHAR_BYTES_MAX))}
-        case "texts":
-            return "ARRAY<VARCHAR>", {"max_capacity": str(count_max)}
-        case _:
-            return "BOOL", {}
-
-
-def _field_facts(name: str, kind: str, params: dict[str, str]) -> FieldFacts:
-    return FieldFacts(name=name, type=kind, params=params)
-
-
 def _index_facts(index: Mapping[str, Any]) -> IndexFacts:
     # Lite nests the parameters, a server flattens them.
     flat = {**index, **index.get("params", {})}
@@ -382,12 +343,8 @@ def _index_facts(index: Mapping[str, Any]) -> IndexFacts:
         field=str(flat["field_name"]),
         type=str(flat["index_type"]),
         metric="" if metric == "NONE" else metric,
-        params=_texts({key: flat[key] for key in (*_HNSW_PARAMS, *_BM25_PARAMS) if key in flat}),
+        params={key: str(flat[key]) for key in (*HNSW_PARAMS, *BM25_PARAMS) if key in flat},
     )
-
-
-def _texts(params: Mapping[str, Any]) -> dict[str, str]:
-    return {key: str(value) for key, value in sorted(params.items())}
 
 
 def _dense_param(depth: int) -> dict[str, Any]:

@@ -21,9 +21,7 @@ def check_vectors(vectors: Any, count: int, dimension: int) -> Vectors:
     """
     found = len(vectors)
     if found != count:
-        raise ProviderBusy(
-            f"the provider answered {found} vectors for {count} texts; nothing of them is kept"
-        )
+        raise ProviderBusy(f"the provider answered {found} vectors for {count} texts; nothing of them is kept")
     for position, vector in enumerate(vectors):
         if len(vector) != dimension:
             raise ProviderBusy(f"vector {position} has {len(vector)} numbers where {dimension} are expected")
