@@ -101,8 +101,8 @@ class Milvus:
         return sorted(self._client.list_collections(timeout=self._timeout_s))
 
     @_translated
-    def create(self, facts: CollectionFacts, dimension: int) -> None:
-        """An empty collection `facts.name` with the fields of the spec and every index, its parameters in force."""
+    def create(self, name: str, dimension: int) -> None:
+        """An empty collection `name` with the fields of the spec and every index, its parameters in force."""
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
         for field in FIELDS:
             match field.kind:
@@ -139,7 +139,7 @@ class Milvus:
             )
         )
         self._client.create_collection(
-            facts.name,
+            name,
             schema=schema,
             index_params=self._index_params(),
             num_shards=1,  # a server keeps BM25 statistics per shard

@@ -1,0 +1,142 @@
+"""Stage: papers.parquet, vectors -> one complete Milvus collection
+
+Reads    every column of papers.parquet, the vector of every text
+Writes   Lite: WORK/COLLECTION.db and its digests in artifact.json; a server: the collection of that name
+Holds    one row a paper in the byte order of the ids; on Lite one segment, so that BM25 statistics are global
+Resumes  a complete collection of the same name is kept, an unfinished one is built anew under its own name
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from manifests.artifact import Artifact, BuiltCollection
+from manifests.collection import DENSE, FIELDS, KEY
+from manifests.contract import Manifest
+from manifests.embedding.spec import Vectors
+from manifests.errors import IndexRefused, MilvusError
+from manifests.files import sync_folder
+from manifests.gate import lite_file_differences, open_index
+from manifests.lite import LiteEngine, folder_digests, is_lite
+from manifests.milvus import Milvus
+from pipeline.progress import Report
+from pipeline.work import BUILDING
+
+# A server takes at most 64 MB an insert; a row is some 8 kB.
+INSERT_ROWS = 1_000
+# Whose version can change the bytes of a Lite folder.
+ENGINE_PACKAGES = ("pymilvus", "milvus-lite", "faiss-cpu", "pyarrow", "numpy")
+
+ReadVectors = Callable[[Sequence[str]], Vectors]
+
+
+class Target(NamedTuple):
+    """Where the collection goes: a Lite path inside `work`, or a server."""
+
+    work: Path
+    uri: str
+    token: str | None
+
+
+def index(papers: Path, read_vectors: ReadVectors, manifest: Manifest, target: Target, report: Report) -> bool:
+    """Build the manifest's collection at `target`; False when it is already there, complete.
+
+    Raises:
+        MilvusError: Milvus failed; nothing that was served before has changed.
+    """
+    if is_lite(target.uri):
+        return _index_lite(papers, read_vectors, manifest, target.work, report)
+    return _index_server(papers, read_vectors, manifest, target, report)
+
+
+def _index_lite(papers: Path, read_vectors: ReadVectors, manifest: Manifest, work: Path, report: Report) -> bool:
+    name = manifest.collection.name
+    folder, building = work / f"{name}.db", work / f"{BUILDING}{name}.db"
+    if folder.exists():
+        if not (damage := lite_file_differences(folder, name)):
+            return False
+        report(0, None, f"{folder.name} is not what was built ({damage[0]}); building it again")
+        shutil.rmtree(folder)
+    shutil.rmtree(building, ignore_errors=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="papers-") as sockets:
+        engine = LiteEngine(building, Path(sockets))
+        try:
+            with Milvus(engine.wait_ready().uri) as milvus:
+                _fill(milvus, papers, read_vectors, manifest, report)
+        finally:
+            engine.close()
+    _require_one_segment(building)
+    _record(work, manifest, folder_digests(building), time.monotonic() - started)
+    building.replace(folder)
+    sync_folder(work)
+    return True
+
+
+def _index_server(papers: Path, read_vectors: ReadVectors, manifest: Manifest, target: Target, report: Report) -> bool:
+    name = manifest.collection.name
+    with Milvus(target.uri, token=target.token) as milvus:
+        if name in milvus.collections():
+            try:
+                open_index(manifest, target.uri, query_spec=manifest.embedding, token=target.token).close()
+            except IndexRefused as refusal:
+                report(0, None, f"{name} on the server is incomplete ({refusal.differences[0]}); building it again")
+                milvus.drop(name)
+            else:
+                return False
+        started = time.monotonic()
+        _fill(milvus, papers, read_vectors, manifest, report)
+    _record(target.work, manifest, {}, time.monotonic() - started)
+    return True
+
+
+def _fill(milvus: Milvus, papers: Path, read_vectors: ReadVectors, manifest: Manifest, report: Report) -> None:
+    name, rows = manifest.collection.name, manifest.corpus.rows
+    milvus.create(name, manifest.embedding.dimension)
+    corpus = pl.read_parquet(papers).sort(KEY)
+    done = 0
+    for batch in corpus.iter_slices(INSERT_ROWS):
+        vectors = read_vectors(batch["text_sha256"].to_list())
+        fields = batch.select(field.name for field in FIELDS).iter_rows(named=True)
+        milvus.insert(name, [row | {DENSE: vector} for row, vector in zip(fields, vectors, strict=True)])
+        done += len(batch)
+        report(done, rows, "")
+    report(done, rows, "flushing and indexing")
+    milvus.seal(name)
+
+
+def _require_one_segment(folder: Path) -> None:
+    segments = sorted(path.name for path in folder.rglob("data/*.parquet"))
+    unflushed = sorted(path.name for path in folder.rglob("wal/*"))
+    if len(segments) != 1 or unflushed:
+        raise MilvusError(
+            f"Milvus Lite left {len(segments)} segments and {len(unflushed)} unflushed files in {folder}; expected one "
+            "segment and none, else BM25 statistics are not global. Build again; if it stays, report the versions"
+        )
+
+
+def _record(work: Path, manifest: Manifest, files: dict[str, str], seconds: float) -> None:
+    built = BuiltCollection(
+        built_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        manifest_digest=manifest.digest,
+        files=files,
+        versions={package: importlib.metadata.version(package) for package in ENGINE_PACKAGES},
+        seconds={"index": round(seconds, 3)},
+    )
+    collections = {
+        name: known
+        for name, known in Artifact.read(work).collections.items()
+        if not known.files or (work / f"{name}.db").is_dir()
+    }
+    Artifact(collections=collections | {manifest.collection.name: built}).write(work)
+    os.sync()

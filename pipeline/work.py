@@ -1,0 +1,112 @@
+"""The work folder: who holds it, and where each stage leaves what it made.
+
+papers.parquet, corpus.json   load          COLLECTION.db     index, one folder a collection
+rejected.jsonl                load          milvus.db         link to the newest complete collection
+artifact.json                 index         .building-*.db    index, unfinished; never opened by anything else
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from manifests.artifact import Artifact
+from manifests.files import sync_folder
+from pipeline.errors import MachineRefused, WorkFolderHeld
+
+LINK = "milvus.db"
+LOCK = ".lock"
+BUILDING = ".building-"
+
+
+@contextmanager
+def held(work: Path, command: str) -> Iterator[None]:
+    """Hold `work` for one build; the lock ends with the holder, however it ends.
+
+    Raises:
+        WorkFolderHeld: naming the holder's pid, command and start.
+        MachineRefused: the folder cannot be made.
+    """
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        file = (work / LOCK).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise MachineRefused(f"cannot use the work folder {work}: {error.strerror}; choose another --work") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise MachineRefused(
+                    f"cannot lock {work / LOCK}: {error.strerror}; put --work on a local disk"
+                ) from error
+            file.seek(0)
+            raise WorkFolderHeld(
+                f"the work folder {work} is held by {_holder(file.read())}; wait for it, or choose another --work"
+            ) from error
+        file.truncate(0)
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        file.write(json.dumps({"pid": os.getpid(), "command": command, "started": started}))
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def holder(work: Path) -> str | None:
+    """Who holds `work` now, None when nobody does; a dead holder's mark does not count."""
+    path = work / LOCK
+    if not path.exists():
+        return None
+    with path.open("r", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return _holder(file.read())
+    return None
+
+
+def _holder(mark: str) -> str:
+    try:
+        found = json.loads(mark)
+        return f"pid {found['pid']} ({found['command']}, since {found['started']})"
+    except (ValueError, KeyError, TypeError):
+        return "another build that has just started"
+
+
+def switch_link(work: Path, collection: str) -> None:
+    """Let `milvus.db` lead to `collection`, in one step."""
+    link = work / LINK
+    if link.is_symlink() and os.readlink(link) == f"{collection}.db":
+        return
+    fresh = work / f".{LINK}-{os.getpid()}"
+    fresh.unlink(missing_ok=True)
+    fresh.symlink_to(f"{collection}.db")
+    fresh.replace(link)
+    sync_folder(work)
+
+
+def leftovers(work: Path, kept: str) -> list[Path]:
+    """Folders that neither the collection `kept` nor a running build needs: older collections, dead builds."""
+    older = [path for path in work.glob("papers_*.db") if path.name != f"{kept}.db"]
+    return sorted(older + list(work.glob(f"{BUILDING}*")))
+
+
+def prune(work: Path, kept: str) -> list[Path]:
+    """Remove what `leftovers` names, first from artifact.json, then from the disk."""
+    removed = leftovers(work, kept)
+    artifact = Artifact.read(work)
+    remaining = {name: built for name, built in artifact.collections.items() if name == kept}
+    if remaining != artifact.collections:
+        Artifact(collections=remaining).write(work)
+    for path in removed:
+        shutil.rmtree(path)
+    return removed
