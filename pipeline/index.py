@@ -1,4 +1,4 @@
-"""Stage: papers.parquet, vectors -> one complete Milvus collection
+"""Stage: papers.parquet, vectors -> one complete Milvus collection.
 
 Reads    every column of papers.parquet, the vector of every text
 Writes   Lite: WORK/COLLECTION.db and its digests in artifact.json; a server: the collection of that name
@@ -9,7 +9,6 @@ Resumes  a complete collection of the same name is kept, an unfinished one is bu
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import shutil
 import tempfile
 import time
@@ -25,7 +24,7 @@ from manifests.collection import DENSE, FIELDS, KEY
 from manifests.contract import Manifest
 from manifests.embedding.spec import Vectors
 from manifests.errors import IndexRefused, MilvusError
-from manifests.files import sync_folder
+from manifests.files import sync_folder, sync_tree
 from manifests.gate import lite_file_differences, open_index
 from manifests.lite import LiteEngine, folder_digests, is_lite
 from manifests.milvus import Milvus
@@ -77,6 +76,7 @@ def _index_lite(papers: Path, read_vectors: ReadVectors, manifest: Manifest, wor
         finally:
             engine.close()
     _require_one_segment(building)
+    sync_tree(building)
     _record(work, manifest, folder_digests(building), time.monotonic() - started)
     building.replace(folder)
     sync_folder(work)
@@ -139,4 +139,3 @@ def _record(work: Path, manifest: Manifest, files: dict[str, str], seconds: floa
         if not known.files or (work / f"{name}.db").is_dir()
     }
     Artifact(collections=collections | {manifest.collection.name: built}).write(work)
-    os.sync()

@@ -1,4 +1,4 @@
-"""Stage: corpus facts, specs -> manifests/NAME.json
+"""Stage: corpus facts, specs -> manifests/NAME.json.
 
 Reads    corpus.json and the specs of this version
 Writes   the manifest, atomically, after every check passed; an equal one is never rewritten

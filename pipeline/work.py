@@ -85,7 +85,7 @@ def _holder(mark: str) -> str:
 def switch_link(work: Path, collection: str) -> None:
     """Let `milvus.db` lead to `collection`, in one step."""
     link = work / LINK
-    if link.is_symlink() and os.readlink(link) == f"{collection}.db":
+    if link.is_symlink() and link.readlink() == Path(f"{collection}.db"):
         return
     fresh = work / f".{LINK}-{os.getpid()}"
     fresh.unlink(missing_ok=True)

@@ -1,0 +1,46 @@
+# Every recipe installs what it needs into .venv first; python3 (>= 3.11) and pip are enough.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+python := ".venv/bin/python"
+
+[private]
+default:
+    @just --list --unsorted
+
+[private]
+install group:
+    @python3 scripts/install.py {{ group }}
+
+# Build, validate and publish snapshots/SNAPSHOT
+build-index snapshot="sample" provider="local": (install "pipeline")
+    {{ python }} -m pipeline build snapshots/{{ snapshot }} --provider {{ provider }}
+
+# Compare snapshot, Parquet, collection and manifest; what CI runs
+validate name="sample": (install "pipeline")
+    {{ python }} -m pipeline validate --work builds/{{ name }} --manifest manifests/{{ name }}.json
+
+# Serve MCP on http://127.0.0.1:8000/mcp
+serve name="sample": (install "serve")
+    {{ python }} -m serve --manifest manifests/{{ name }}.json --milvus-uri builds/{{ name }}/milvus.db --state builds/{{ name }}/state.db
+
+# One search from the terminal: just search "QUERY" [name] [options of python -m serve search]
+search query name="sample" *options: (install "serve")
+    {{ python }} -m serve search {{ quote(query) }} --manifest manifests/{{ name }}.json --milvus-uri builds/{{ name }}/milvus.db {{ options }}
+
+# Run the tests; options go to pytest
+test *options: (install "dev")
+    {{ python }} -m pytest {{ options }}
+
+# Lint, types, imports, locks, spelling: cheapest first
+check: (install "dev")
+    {{ python }} -m ruff check .
+    {{ python }} -m ruff format --check .
+    {{ python }} scripts/guard.py
+    {{ python }} -m codespell_lib
+    .venv/bin/lint-imports
+    {{ python }} -m mypy
+
+# Solve the dependency groups again into requirements/; --upgrade takes newer versions
+lock *options: (install "dev")
+    {{ python }} scripts/lock.py {{ options }}

@@ -1,0 +1,139 @@
+"""The command line of `python -m pipeline`: every subcommand and flag, and nothing that runs them.
+
+docs/commands.md is generated from this parser.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+DEFAULT_RETRIES = 5
+
+
+def parser(version: str) -> argparse.ArgumentParser:
+    """The whole parser."""
+    top = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        description="Turn a source snapshot into a published, validated index.",
+        epilog="Exit codes: 0 done, 1 the machine refused a write, 2 usage, 3 bad input, 4 provider or quota "
+        "(resumable), 5 Milvus, 6 validation failed, 7 work folder held, 130 interrupted (resumable).",
+    )
+    top.add_argument("--version", action="version", version=f"icml-paper-search {version}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _fetch(commands)
+    for name, summary in (
+        ("build", "the whole path: load, embed, index, validate, publish"),
+        ("load", "snapshot -> WORK/papers.parquet"),
+        ("plan", "what a build would embed, and what that takes; touches nothing"),
+    ):
+        sub = _command(commands, name, summary)
+        _snapshot(sub)
+        _work(sub)
+        if name != "plan":
+            sub.add_argument(
+                "--quarantine", action="store_true", help="move bad records to WORK/rejected.jsonl instead of stopping"
+            )
+        if name != "load":
+            _provider(sub)
+        if name == "build":
+            _embedding(sub)
+            _published(sub)
+    embed = _command(commands, "embed", "papers.parquet -> vectors of every text the store lacks")
+    _work(embed)
+    _provider(embed)
+    _embedding(embed)
+    for name, summary in (
+        ("index", "papers.parquet and stored vectors -> collection, gate, manifest"),
+        ("status", "what a work folder holds and what is missing"),
+    ):
+        sub = _command(commands, name, summary)
+        _work(sub)
+        _provider(sub)
+        _published(sub)
+    validate = _command(commands, "validate", "compare snapshot, Parquet and collection with the manifest")
+    _work(validate)
+    _published(validate)
+    validate.add_argument(
+        "--snapshot", type=Path, help="the source copy (default: the one papers.parquet was made from)"
+    )
+    validate.add_argument("--model", help="folder of a local model that is not the installed one")
+    prune = _command(commands, "prune", "remove older collections and dead builds from a work folder")
+    _work(prune)
+    prune.add_argument(
+        "--manifest", type=Path, help="keep the collection of this manifest (default: manifests/NAME.json)"
+    )
+    _diff(commands)
+    _evaluate(commands)
+    _store(commands)
+    return top
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str
+) -> argparse.ArgumentParser:
+    sub = commands.add_parser(name, help=summary, description=f"{name}: {summary}.")
+    sub.add_argument(
+        "--json", action="store_true", help="one JSON object on standard output; all else on standard error"
+    )
+    return sub
+
+
+def _snapshot(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("snapshot", type=Path, help="snapshot folder, such as snapshots/sample")
+
+
+def _work(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--work", type=Path, help="work folder (default: builds/NAME)")
+
+
+def _published(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--manifest", type=Path, help="the published file (default: manifests/NAME.json)")
+    sub.add_argument("--milvus-uri", help="http(s)://… of a server, or a Lite path (default: WORK/milvus.db)")
+
+
+def _provider(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--provider", choices=("local", "dashscope"), default="local", help="who embeds (default: local)")
+    sub.add_argument("--model", help="model name, or the folder of an ONNX model (default: the provider's)")
+    sub.add_argument("--dimension", type=int, help="of the vectors (default: the model's)")
+    sub.add_argument("--requests-per-minute", type=int, help="DashScope quota (or DASHSCOPE_REQUESTS_PER_MINUTE)")
+    sub.add_argument("--tokens-per-minute", type=int, help="DashScope quota (or DASHSCOPE_TOKENS_PER_MINUTE)")
+    sub.add_argument("--store", type=Path, help="vectors, shared by all builds of the machine")
+    sub.add_argument("--ledger", type=Path, help="provider minutes, shared by all builds and servers of the machine")
+
+
+def _embedding(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--budget-tokens", type=int, help="stop, resumably, before this many tokens are spent")
+
+
+def _fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    fetch = commands.add_parser("fetch", help="get a snapshot", description="fetch: get a snapshot.")
+    fetch.add_subparsers(dest="source", required=True, metavar="SOURCE")
+
+
+def _diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    diff = _command(commands, "diff", "added, removed and changed papers between two snapshots or manifests")
+    diff.add_argument("a", type=Path, help="the older snapshot folder or manifest")
+    diff.add_argument("b", type=Path, help="the newer one")
+    diff.add_argument("--markdown", action="store_true", help="a changelog entry on standard output")
+
+
+def _evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    evaluate = _command(commands, "evaluate", "nDCG@10, R@100 and RR@10 of a judged set in BEIR layout")
+    evaluate.add_argument("judged", type=Path, metavar="BEIR_DIR", help="corpus.jsonl, queries.jsonl, qrels/test.tsv")
+    _work(evaluate)
+    _provider(evaluate)
+
+
+def _store(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    store = commands.add_parser(
+        "store", help="the vectors of this machine", description="store: the vectors of this machine."
+    )
+    actions = store.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, summary in (
+        ("verify", "read every part; name the damaged ones"),
+        ("stats", "parts, vectors and bytes by embedding spec"),
+        ("prune", "remove vectors that no published manifest needs, and damaged parts"),
+    ):
+        action = _command(actions, name, summary)
+        action.add_argument("--store", type=Path, help="the store's folder")

@@ -1,0 +1,118 @@
+"""The whole path: snapshot -> papers.parquet -> vectors -> collection -> gate -> published manifest.
+
+A stage a line. Every stage keeps what it finished, so the same command after any interruption goes on from there;
+the manifest, written last, is the one sign that an index is complete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from manifests.contract import Manifest, write_manifest
+from manifests.embedding.spec import Embedder
+from manifests.gate import lite_file_differences, open_index
+from manifests.lite import is_lite
+from pipeline.console import Console
+from pipeline.corpus import Corpus, tabulate
+from pipeline.embed import EmbedResult, Policy, embed
+from pipeline.embedding_store import EmbeddingStore
+from pipeline.index import Target, index
+from pipeline.measure import Meter
+from pipeline.publish import draft
+from pipeline.snapshot import open_snapshot
+from pipeline.work import LINK, held, switch_link
+
+
+@dataclass(frozen=True)
+class Request:
+    """One build: what, where to, and what is allowed. `command` is shown to whoever finds the folder held."""
+
+    snapshot: Path
+    target: Target
+    manifest: Path
+    store: Path
+    quarantine: bool
+    policy: Policy
+    command: str
+
+
+@dataclass(frozen=True)
+class Built:
+    """A published index and what it cost; `embedded` is None when it was up to date."""
+
+    manifest: Manifest
+    path: Path
+    vectors: EmbedResult | None
+    meter: Meter = field(repr=False)
+
+    def facts(self) -> dict[str, Any]:
+        """The one object of `--json`."""
+        counts = self.manifest.snapshot.counts
+        return {
+            "name": self.manifest.snapshot.name,
+            "digest": self.manifest.digest,
+            "manifest": str(self.path),
+            "papers": counts.papers,
+            "rejected": counts.rejected,
+            "embedded": self.vectors.embedded if self.vectors else 0,
+            "reused": self.vectors.reused if self.vectors else counts.papers,
+            "seconds": self.meter.seconds,
+            "peak_rss_mb": max(self.meter.peak_rss_mb.values()),
+        }
+
+
+def build(request: Request, embedder: Embedder, console: Console) -> Built:
+    """Build, validate and publish; or find that the published index is exactly what this would give.
+
+    Raises:
+        ContractError: see the exit codes; whatever finished before is kept.
+    """
+    meter = Meter()
+    with held(request.target.work, request.command):
+        with meter.stage("load"), console.stage("load") as report:
+            snapshot = open_snapshot(request.snapshot)
+            corpus = tabulate(snapshot, request.target.work, quarantine=request.quarantine, report=report)
+            manifest = draft(corpus, embedder.spec)
+            if is_published(manifest, request):
+                return Built(manifest, request.manifest, None, meter)
+        store = EmbeddingStore(request.store, embedder.spec)
+        with meter.stage("embed"), console.stage("embed") as report:
+            vectors = embed(corpus.path, store, embedder, request.policy, report)
+        publish(corpus, manifest, store, request, meter, console)
+    return Built(manifest, request.manifest, vectors, meter)
+
+
+def publish(
+    corpus: Corpus, manifest: Manifest, store: EmbeddingStore, request: Request, meter: Meter, console: Console
+) -> None:
+    """The second half of the path: collection, gate, manifest."""
+    target = request.target
+    with meter.stage("index"), console.stage("index") as report:
+        index(corpus.path, store.vectors, manifest, target, report)
+    with meter.stage("validate"), console.stage("validate"):
+        open_index(manifest, target.uri, query_spec=store.spec, token=target.token, corpus_ids=corpus.paper_ids).close()
+    with meter.stage("publish"), console.stage("publish"):
+        store.reference(request.manifest, manifest.digest, corpus.text_sha256s())
+        if is_lite(target.uri):
+            switch_link(target.work, manifest.collection.name)
+        write_manifest(manifest, request.manifest)
+
+
+def is_published(manifest: Manifest, request: Request) -> bool:
+    """Whether the manifest file holds exactly `manifest` and the collection behind it is in place."""
+    if not request.manifest.is_file() or request.manifest.read_bytes() != manifest.text().encode():
+        return False
+    name, target = manifest.collection.name, request.target
+    if is_lite(target.uri):
+        link = target.work / LINK
+        return (
+            link.is_symlink()
+            and link.readlink() == Path(f"{name}.db")
+            and not lite_file_differences(target.work / f"{name}.db", name)
+        )
+    from manifests.milvus import Milvus  # half a second of imports that the Lite path does not need
+
+    with Milvus(target.uri, token=target.token) as milvus:
+        return name in milvus.collections() and milvus.count(name) == manifest.corpus.rows
