@@ -21,12 +21,9 @@ def main() -> int:
     for group in GROUPS:
         target = ROOT / "requirements" / f"{group}.txt"
         constraint = [] if group == "dev" else ["-c", str(ROOT / "requirements" / "dev.txt")]
-        subprocess.run(
-            [sys.executable, "-m", "uv", "pip", "compile", "--group", f"pyproject.toml:{group}", *COMMAND]
-            + ["--python-version", "3.11", *constraint, "-o", str(target), *sys.argv[1:]],
-            cwd=ROOT,
-            check=True,
-        )
+        command = [sys.executable, "-m", "uv", "pip", "compile", "--group", f"pyproject.toml:{group}", *COMMAND]
+        command += ["--python-version", "3.11", *constraint, "-o", str(target), *sys.argv[1:]]
+        subprocess.run(command, cwd=ROOT, check=True)
         if found := re.search(r"\S*://\S*", target.read_text(encoding="utf-8")):
             print(f"{target} holds a URL: {found[0]}; a lock file may hold none", file=sys.stderr)
             return 1
