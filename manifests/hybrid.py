@@ -12,6 +12,7 @@ from manifests.milvus import Milvus
 
 RRF_K = 60  # RRFRanker()'s default: a hit at rank r of one request adds 1 / (60 + r)
 SCORE_MAX = 2 / (RRF_K + 1)  # first in both requests
+SCORE_DIGITS = 6  # what single precision on the wire leaves certain: first in one request is 0.5, not 0.49999997
 
 
 class Hit(NamedTuple):
@@ -36,7 +37,7 @@ def hybrid(
         MilvusError: Milvus failed; never half an answer.
     """
     fused = milvus.hybrid(collection, vector, text, where, depth, timeout_s)
-    hits = [Hit(paper_id, min(1.0, score / SCORE_MAX)) for paper_id, score in fused]
+    hits = [Hit(paper_id, min(1.0, round(score / SCORE_MAX, SCORE_DIGITS))) for paper_id, score in fused]
     return sorted(hits, key=lambda hit: (-hit.score, hit.paper_id))[:depth]
 
 

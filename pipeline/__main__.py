@@ -56,7 +56,9 @@ def _machine_refusal(error: OSError) -> MachineRefused | None:
     """A full disk or a missing permission in a user's words; None for what is a bug."""
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return MachineRefused(f"the disk is full{where}; nothing that was finished is lost. Free space and run the same command")
+        return MachineRefused(
+            f"the disk is full{where}; nothing that was finished is lost. Free space and run the same command"
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return MachineRefused(f"{error.strerror}{where}; choose a folder that may be written")
     return None
