@@ -82,5 +82,5 @@ class Embedder(Protocol):
         ...
 
     def stop(self) -> None:
-        """Let calls that still wait for room give up at once (`QuotaExhausted`); calls already sent finish."""
+        """Let calls that still wait for room give up at once (`QuotaExhausted`); sent calls finish."""
         ...
