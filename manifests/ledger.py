@@ -31,6 +31,8 @@ MARGIN_S = 0.05
 # Above 1 so that the hard bound decides in the long run and a late thread can catch up; below 1 it would cost.
 PACE = 1.03
 PACE_MIN = 0.2
+PACE_AFTER_REFUSAL = 0.8
+STRIKES_MAX = 10
 # Shares of the window: burst a document or query may take at once, ramp after a pause, the pause itself, first hold.
 BURST_DOCUMENTS = 0.25 / 60
 BURST_QUERIES = 1 / 60
@@ -160,7 +162,8 @@ class Ledger:
 
     def settle(self, reservation: Reservation, *, tokens: int | None) -> None:
         """The answer is here: count until a window from now, with the usage reported or else the estimate."""
-        with self._recording() as (account, now):
+
+        def change(account: _Account, now: float) -> None:
             self._end(reservation, account, now, reservation.tokens if tokens is None else tokens)
             if tokens is not None:
                 seen = tokens / (reservation.estimate + SMALL_TOKENS)
@@ -168,24 +171,33 @@ class Ledger:
                 account.strikes = 0
                 account.pace = min(1.0, account.pace + 0.01)
 
+        self._record(change)
+
     def throttle(self, reservation: Reservation, *, retry_after_s: float | None) -> None:
         """The provider refused for its quota: the request counts, its tokens do not, and every program waits.
 
         The wait is what the provider asked for, else two seconds, doubling while refusals follow each other;
         never over one window, so that a mistaken "come back tomorrow" outlives no minute.
         """
-        with self._recording() as (account, now):
+
+        def change(account: _Account, now: float) -> None:
             self._end(reservation, account, now, 0)
-            account.strikes = min(account.strikes + 1, 16)
+            account.strikes = min(account.strikes + 1, STRIKES_MAX)
             pause = self.window_s * HOLD_FIRST * 2 ** (account.strikes - 1)
             account.hold = max(account.hold, now + min(self.window_s, retry_after_s or pause))
             account.ramp = max(account.ramp, account.hold)
-            account.pace = max(PACE_MIN, account.pace * 0.8)
+            account.pace = max(PACE_MIN, account.pace * PACE_AFTER_REFUSAL)
+
+        self._record(change)
 
     def forget(self, reservation: Reservation) -> None:
         """The request never left this machine (no address, no connection): give its room back."""
-        with self._recording():
+
+        def change(account: _Account, now: float) -> None:
+            self._end(reservation, account, now, 0)
             self._db.execute("DELETE FROM reservation WHERE id = ?", (reservation.id,))
+
+        self._record(change)
 
     def usage(self) -> Usage:
         """Requests and tokens that count now, of every program that shares the file."""
@@ -259,25 +271,33 @@ class Ledger:
         if now - account.admitted > self.window_s * RAMP_AFTER:
             account.ramp = max(account.ramp, now)
         account.admitted = now
-        per_request, per_token = self._slots(account, now)
-        account.request_tat = max(account.request_tat, now) + per_request
-        account.token_tat = max(account.token_tat, now) + tokens * per_token
+        per_request, per_token = self._slots(account)
+        account.request_tat = max(account.request_tat, now) + self._ramped(per_request, account, now)
+        account.token_tat = max(account.token_tat, now) + self._ramped(tokens * per_token, account, now)
         reservation = Reservation(secrets.randbits(62), estimate, tokens, now)
         until = now + self._in_flight_s + self.window_s + MARGIN_S
         self._write(reservation.id, until, tokens)
         return reservation
 
-    def _slots(self, account: _Account, now: float) -> tuple[float, float]:
-        """Seconds of the pacer that one request and one token take at this moment of the ramp."""
-        ramped = min(1.0, RAMP_START + (1 - RAMP_START) * max(0.0, now - account.ramp) / (self.window_s * RAMP))
-        per_unit = self.window_s / (PACE * account.pace * ramped)
+    def _slots(self, account: _Account) -> tuple[float, float]:
+        """Seconds of the pacer that one request and one token take."""
+        per_unit = self.window_s / (PACE * account.pace)
         return per_unit / self.limits.requests_per_minute, per_unit / self.limits.tokens_per_minute
+
+    def _ramped(self, slot: float, account: _Account, now: float) -> float:
+        """`slot`, longer while the ramp after a pause lasts, but never by more than what is left of the ramp."""
+        ramp_s = self.window_s * RAMP
+        left = account.ramp + ramp_s - now
+        if left <= 0:
+            return slot
+        rate = RAMP_START + (1 - RAMP_START) * max(0.0, 1 - left / ramp_s)
+        return min(slot / rate, slot + left)
 
     def _end(self, reservation: Reservation, account: _Account, now: float, tokens: int) -> None:
         """Count to a window after the answer, and give the pacer back what the estimate was too high."""
         counted_by = max(reservation.sent, min(now, reservation.sent + self._count_guard_s))
         self._write(reservation.id, counted_by + self.window_s + MARGIN_S, tokens)
-        account.token_tat += (tokens - reservation.tokens) * self._slots(account, now)[1]
+        account.token_tat += (tokens - reservation.tokens) * self._slots(account)[1]
 
     def _write(self, reservation_id: int, until: float, tokens: int) -> None:
         self._db.execute(
@@ -285,12 +305,11 @@ class Ledger:
             (reservation_id, self.account, until, tokens),
         )
 
-    @contextlib.contextmanager
-    def _recording(self) -> Iterator[tuple[_Account, float]]:
-        """A transaction after an answer. If it fails, the reservation stands and counts longest: only logged."""
+    def _record(self, change: Callable[[_Account, float], None]) -> None:
+        """Write down an answer. If that fails, the reservation stands and counts longest: only logged."""
         try:
-            with self._transaction() as opened:
-                yield opened
+            with self._transaction() as (account, now):
+                change(account, now)
         except sqlite3.Error as exc:
             log.warning("ledger %s: an answer could not be recorded (%s); it counts longer", self.path, exc)
 

@@ -54,8 +54,9 @@ def open_ledger_file(path: Path) -> sqlite3.Connection:
 
 def _prepare(db: sqlite3.Connection) -> tuple[int, int]:
     """Make the tables in an empty file; return application id and version. A foreign file stays as it is."""
+    empty = _pragma(db, "schema_version") == 0  # read first: another program may be making the tables right now
     found = (_pragma(db, "application_id"), _pragma(db, "user_version"))
-    if found != (APPLICATION_ID, SCHEMA_VERSION) and _pragma(db, "schema_version") != 0:
+    if found != (APPLICATION_ID, SCHEMA_VERSION) and not empty:
         return found
     with contextlib.suppress(sqlite3.OperationalError):  # another program is switching it at this moment
         db.execute("PRAGMA journal_mode = WAL")

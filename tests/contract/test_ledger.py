@@ -1,0 +1,500 @@
+"""The ledger of provider minutes: never above a limit in any window, yet nearly all of it used."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from manifests import ledger as ledger_module
+from manifests.errors import ForeignDatabase, QuotaExhausted
+from manifests.ledger import Ledger, Limits, Reservation
+
+REPO = Path(__file__).resolve().parents[2]
+ACCOUNT = "https://provider.example/api/v1|text-embedding-v4"
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def open_ledger(path: Path, clock: Clock, requests: int = 600, tokens: int = 300_000, **options) -> Ledger:
+    reserve = options.pop("query_reserve", 0.0)
+    return Ledger(path, ACCOUNT, Limits(requests, tokens, reserve), clock=clock, sleep=clock.sleep, **options)
+
+
+class Provider:
+    """What the provider counts: (instant, tokens) of every request, in an instant of its own choosing."""
+
+    def __init__(self) -> None:
+        self.counted: list[tuple[float, int]] = []
+
+    def peak(self, window_s: float) -> tuple[int, int]:
+        """Most requests and tokens in any window."""
+        events = sorted(self.counted)
+        requests = tokens = first = held = 0
+        for position, (instant, weight) in enumerate(events):
+            held += weight
+            while events[first][0] <= instant - window_s:
+                held -= events[first][1]
+                first += 1
+            requests, tokens = max(requests, position - first + 1), max(tokens, held)
+        return requests, tokens
+
+    def share(self, start: float, minutes: int, limits: Limits) -> float:
+        """Share of the binding limit used, mean over the full minutes after `start`."""
+        inside = [tokens for instant, tokens in self.counted if start <= instant < start + 60 * minutes]
+        requests = len(inside) / limits.requests_per_minute
+        return max(requests, sum(inside) / limits.tokens_per_minute) / minutes
+
+
+def simulate(
+    ledger: Ledger,
+    clock: Clock,
+    provider: Provider,
+    *,
+    seconds: float,
+    latency: Callable[[], float],
+    batch: Callable[[], tuple[int, int]],
+    workers: int = 16,
+    lost: Callable[[], bool] = lambda: False,
+) -> None:
+    """Keep `workers` requests in flight; `batch` gives estimate and true usage of the next one."""
+    draw = random.Random(7)
+    flying: list[tuple[float, int, Reservation, int]] = []
+    end, sent = clock.now + seconds, 0
+    while clock.now < end:
+        while flying and flying[0][0] <= clock.now:
+            _, _, reservation, usage = heapq.heappop(flying)
+            if not lost():
+                ledger.settle(reservation, tokens=usage)
+        if len(flying) >= workers:
+            clock.now = flying[0][0]
+            continue
+        estimate, usage = batch()
+        outcome = ledger._admit(estimate, query=False)
+        if isinstance(outcome, Reservation):
+            sent += 1
+            answer = clock.now + latency()
+            provider.counted.append((draw.uniform(clock.now, answer), usage))
+            heapq.heappush(flying, (answer, sent, outcome, usage))
+        else:
+            clock.now = min([clock.now + outcome + 1e-6, *(entry[0] for entry in flying[:1])])
+
+
+@pytest.mark.parametrize(
+    ("requests", "tokens", "batch_tokens"),
+    [(600, 300_000, 1_170), (120, 1_000_000, 2_300), (1_800, 1_200_000, 2_300), (600, 100_000, 512)],
+    ids=["balanced", "requests-bind", "large", "tokens-bind"],
+)
+def test_at_least_98_percent_is_used_and_no_window_is_above_a_limit(tmp_path, requests, tokens, batch_tokens):
+    clock, provider, draw = Clock(), Provider(), random.Random(3)
+    ledger = open_ledger(tmp_path / "ledger.db", clock, requests, tokens)
+
+    def batch() -> tuple[int, int]:
+        estimate = int(draw.gauss(batch_tokens, batch_tokens * 0.1))
+        return estimate, int(estimate * draw.uniform(0.95, 1.05))
+
+    simulate(ledger, clock, provider, seconds=301, latency=lambda: 0.2 * draw.lognormvariate(0, 0.2), batch=batch)
+
+    assert provider.peak(60.0) <= (requests, 10**9)
+    assert provider.peak(60.0)[1] <= tokens
+    assert provider.share(1000.0, 5, ledger.limits) >= 0.98
+
+
+def test_no_second_holds_a_burst(tmp_path):
+    clock, provider = Clock(), Provider()
+    ledger = open_ledger(tmp_path / "ledger.db", clock, 600, 10_000_000)
+
+    simulate(ledger, clock, provider, seconds=130, latency=lambda: 0.1, batch=lambda: (100, 100))
+
+    assert provider.peak(1.0)[0] <= 14
+    first_second = [instant for instant, _ in provider.counted if instant < 1001.0]
+    assert len(first_second) <= 7
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    requests=st.integers(3, 90),
+    tokens=st.integers(2_000, 40_000),
+    latency_s=st.sampled_from([0.01, 0.2, 3.0]),
+    lost_share=st.sampled_from([0.0, 0.05]),
+    restarts=st.integers(1, 3),
+)
+def test_no_window_is_ever_above_a_limit_whatever_gets_lost_or_restarted(
+    tmp_path_factory, seed, requests, tokens, latency_s, lost_share, restarts
+):
+    clock, provider, draw = Clock(), Provider(), random.Random(seed)
+    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+
+    def batch() -> tuple[int, int]:
+        estimate = draw.randint(50, 900)
+        return estimate, int(estimate * draw.uniform(0.9, 1.08))
+
+    for _ in range(restarts):
+        # Opened anew without settling what flew: a kill. The answers of those never come.
+        simulate(
+            open_ledger(path, clock, requests, tokens),
+            clock,
+            provider,
+            seconds=draw.uniform(20, 90),
+            latency=lambda: latency_s * draw.uniform(0.5, 2),
+            batch=batch,
+            lost=lambda: draw.random() < lost_share,
+        )
+
+    peak = provider.peak(60.0)
+    assert peak[0] <= requests
+    assert peak[1] <= tokens
+
+
+def test_a_request_counts_until_a_window_after_its_answer(tmp_path):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock, requests=1)
+    reservation = ledger.reserve(100, timeout_s=0)
+    clock.now += 5.0
+    ledger.settle(reservation, tokens=90)
+
+    clock.now += 59.9
+    with pytest.raises(QuotaExhausted) as caught:
+        ledger.reserve(100, timeout_s=0)
+    clock.now += caught.value.wait_s + 1e-6
+
+    assert ledger.reserve(100, timeout_s=0)
+
+
+def test_with_a_count_guard_a_slow_answer_costs_no_more_than_the_guard(tmp_path):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock, requests=1, count_guard_s=0.4)
+    reservation = ledger.reserve(100, timeout_s=0)
+    clock.now += 5.0
+    ledger.settle(reservation, tokens=90)
+
+    clock.now += 55.4
+    assert ledger.usage().requests == 1
+    clock.now += 0.1
+    assert ledger.usage().requests == 0
+
+
+def test_a_request_whose_outcome_nobody_learned_counts_through_its_longest_flight(tmp_path):
+    clock = Clock()
+    path = tmp_path / "ledger.db"
+    open_ledger(path, clock, requests=1, in_flight_s=45.0).reserve(100, timeout_s=0)
+
+    clock.now += 104.0
+    again = open_ledger(path, clock, requests=1)
+
+    assert again.usage().requests == 1
+    clock.now += 1.1
+    assert again.usage().requests == 0
+
+
+def test_an_answer_after_the_longest_flight_still_counts_a_whole_window(tmp_path):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock)
+    late = ledger.reserve(100, timeout_s=0)
+    clock.now += 300.0
+    assert ledger.usage().requests == 0
+
+    ledger.settle(late, tokens=100)
+
+    assert ledger.usage().requests == 1
+
+
+def test_a_restart_of_the_machine_forgets_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.db"
+    before = open_ledger(path, Clock(90_000.0), requests=1)
+    before._boot = "boot-1"
+    before.settle(before.reserve(100, timeout_s=0), tokens=100)
+
+    clock = Clock(12.0)
+    after = open_ledger(path, clock, requests=1)
+    after._boot = "boot-2"
+
+    assert after.usage().requests == 1
+    clock.now += 59.0
+    assert after.usage().requests == 1
+    clock.now += 1.1
+    assert after.usage().requests == 0
+
+
+def test_usage_corrects_the_estimates_in_both_directions(tmp_path):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock)
+    first = ledger.reserve(1_000, timeout_s=0)
+    ledger.settle(first, tokens=2_000)
+    clock.now += 5.0
+    raised = ledger.reserve(1_000, timeout_s=0)
+    assert raised.tokens > 2_000
+    for _ in range(3_000):
+        ledger.settle(raised, tokens=500)
+    clock.now += 5.0
+
+    assert 500 < ledger.reserve(1_000, timeout_s=0).tokens < 700
+    assert ledger.usage().requests == 3
+
+
+def test_reported_usage_replaces_the_estimate(tmp_path):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock)
+    reservation = ledger.reserve(1_000, timeout_s=0)
+    assert ledger.usage().tokens > 1_000
+
+    ledger.settle(reservation, tokens=800)
+
+    assert ledger.usage().tokens == 800
+
+
+def test_an_answer_without_usage_keeps_the_estimate(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger.db", Clock())
+    reservation = ledger.reserve(1_000, timeout_s=0)
+
+    ledger.settle(reservation, tokens=None)
+
+    assert ledger.usage().tokens == reservation.tokens
+
+
+def test_a_request_that_never_left_gives_its_room_back(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger.db", Clock())
+    ledger.forget(ledger.reserve(1_000, timeout_s=0))
+
+    assert (ledger.usage().requests, ledger.usage().tokens) == (0, 0)
+
+
+def test_a_throttled_request_holds_every_program_and_doubles_until_one_succeeds(tmp_path):
+    clock = Clock()
+    one, other = (open_ledger(tmp_path / "ledger.db", clock) for _ in range(2))
+    holds = []
+    for _ in range(7):
+        clock.now += other.usage().hold_s + 1.0
+        one.throttle(one.reserve(100, timeout_s=5), retry_after_s=None)
+        holds.append(other.usage().hold_s)
+
+    assert holds == pytest.approx([2, 4, 8, 16, 32, 60, 60])
+    clock.now += 61.0
+    one.settle(one.reserve(100, timeout_s=5), tokens=100)
+    clock.now += 1.0
+    one.throttle(one.reserve(100, timeout_s=5), retry_after_s=None)
+    assert other.usage().hold_s == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("asked", "held"), [(3.0, 3.0), (86_400.0, 60.0)])
+def test_a_hold_lasts_as_long_as_the_provider_asks_but_no_more_than_a_minute(tmp_path, asked, held):
+    ledger = open_ledger(tmp_path / "ledger.db", Clock())
+
+    ledger.throttle(ledger.reserve(100, timeout_s=0), retry_after_s=asked)
+
+    assert ledger.usage().hold_s == pytest.approx(held)
+    with pytest.raises(QuotaExhausted):
+        ledger.reserve(100, timeout_s=held - 1, query=True)
+
+
+def test_documents_leave_the_reserve_to_queries(tmp_path):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock, requests=10, query_reserve=0.2)
+    for _ in range(8):
+        ledger.reserve(10, timeout_s=60)
+
+    with pytest.raises(QuotaExhausted):
+        ledger.reserve(10, timeout_s=10)
+    for _ in range(2):
+        ledger.reserve(10, timeout_s=10, query=True)
+    with pytest.raises(QuotaExhausted):
+        ledger.reserve(10, timeout_s=10, query=True)
+
+
+def test_a_query_does_not_wait_behind_a_waiting_document(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db", ACCOUNT, Limits(2, 10_000, 0.5), window_s=2.0)
+    ledger.reserve(10, timeout_s=0)
+    refusals: list[QuotaExhausted] = []
+
+    def wait() -> None:
+        try:
+            ledger.reserve(10, timeout_s=1_000)
+        except QuotaExhausted as exc:
+            refusals.append(exc)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    started = time.monotonic()
+    ledger.reserve(10, timeout_s=60, query=True)
+    spent = time.monotonic() - started
+    ledger.stop()
+    waiting.join(timeout=5)
+
+    assert not waiting.is_alive()
+    assert len(refusals) == 1
+    assert spent < 3  # the pacer's second, not the document's minute
+
+
+def test_a_request_larger_than_the_limit_is_refused_with_both_numbers(tmp_path):
+    with pytest.raises(QuotaExhausted, match=r"5,000 tokens can never fit under 4,000"):
+        open_ledger(tmp_path / "ledger.db", Clock(), tokens=4_000).reserve(5_000, timeout_s=1_000)
+
+
+def test_a_request_within_the_limit_fits_even_if_its_estimate_is_stretched(tmp_path):
+    assert open_ledger(tmp_path / "ledger.db", Clock(), tokens=4_000).reserve(3_900, timeout_s=0).tokens == 4_000
+
+
+@pytest.mark.parametrize("limits", [(0, 100, 0.0), (100, 0, 0.0), (1, 1, 1.0), (1, 1, -0.1)])
+def test_limits_without_room_are_refused(limits):
+    with pytest.raises(ValueError, match="expected at least 1"):
+        Limits(*limits)
+
+
+def test_accounts_do_not_share_room(tmp_path):
+    clock = Clock()
+    path = tmp_path / "ledger.db"
+    one = Ledger(path, "a|v4", Limits(1, 1_000), clock=clock, sleep=clock.sleep)
+    other = Ledger(path, "a|v3", Limits(1, 1_000), clock=clock, sleep=clock.sleep)
+
+    assert one.reserve(10, timeout_s=0)
+    assert other.reserve(10, timeout_s=0)
+
+
+def test_the_file_is_private(tmp_path):
+    open_ledger(tmp_path / "deep" / "ledger.db", Clock())
+
+    assert stat.S_IMODE((tmp_path / "deep" / "ledger.db").stat().st_mode) == 0o600
+
+
+def test_a_foreign_database_is_refused_and_left_as_it_is(tmp_path):
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE cats (name TEXT)")
+    db.close()
+    before = path.read_bytes()
+
+    with pytest.raises(ForeignDatabase, match="--ledger") as caught:
+        open_ledger(path, Clock())
+
+    assert caught.value.exit_code == 6
+    assert path.read_bytes() == before
+
+
+def test_a_ledger_of_another_version_is_refused(tmp_path):
+    path = tmp_path / "ledger.db"
+    open_ledger(path, Clock()).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+
+    with pytest.raises(ForeignDatabase, match="version 99"):
+        open_ledger(path, Clock())
+
+
+@pytest.mark.parametrize("damage", ["garbage", "folder"])
+def test_a_file_that_is_no_database_is_refused(tmp_path, damage):
+    path = tmp_path / "ledger.db"
+    if damage == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"no database at all" * 1_000)
+
+    with pytest.raises(ForeignDatabase):
+        open_ledger(path, Clock())
+
+
+def test_nothing_is_sent_when_the_ledger_cannot_be_written(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger.db", Clock())
+    ledger.reserve(10, timeout_s=0)
+    ledger._db.execute("PRAGMA query_only = 1")
+
+    with pytest.raises(QuotaExhausted, match="cannot be written"):
+        ledger.reserve(10, timeout_s=100)
+
+
+def test_an_answer_that_cannot_be_recorded_does_not_lose_the_vectors(tmp_path, caplog):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock)
+    reservation = ledger.reserve(10, timeout_s=0)
+    ledger._db.execute("PRAGMA query_only = 1")
+
+    ledger.settle(reservation, tokens=10)
+
+    assert "could not be recorded" in caplog.text
+    ledger._db.execute("PRAGMA query_only = 0")
+    clock.now += 100.0
+    assert ledger.usage().requests == 1
+
+
+PROGRAM = """
+import random, sys, threading, time
+from pathlib import Path
+from manifests.ledger import Ledger, Limits, machine_clock
+
+path, out, seed, window = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+ledger = Ledger(Path(path), "a|b", Limits(30, 6_000), window_s=window, in_flight_s=1.0)
+draw = random.Random(seed)
+
+def work():
+    while True:
+        estimate = draw.randint(50, 400)
+        reservation = ledger.reserve(estimate, timeout_s=100)
+        sent = machine_clock()
+        with open(out, "a") as log:  # one write: whole even if killed right after
+            log.write(f"{sent} {estimate}\\n")
+        time.sleep(draw.uniform(0.01, 0.1))
+        ledger.settle(reservation, tokens=estimate)
+
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_three_programs_killed_at_random_stay_under_the_limits_together(tmp_path):
+    window_s, draw = 2.0, random.Random(11)
+    log = tmp_path / "sent"
+
+    def start(seed: int) -> subprocess.Popen[bytes]:
+        arguments = [str(tmp_path / "ledger.db"), str(log), str(seed), str(window_s)]
+        return subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments], env={**os.environ, "PYTHONPATH": str(REPO)}
+        )
+
+    programs = [start(seed) for seed in range(3)]
+    try:
+        for turn in range(8):
+            time.sleep(draw.uniform(0.8, 1.6))
+            victim = programs[turn % 3]
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+            programs[turn % 3] = start(10 + turn)
+        time.sleep(2.0)
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+    provider = Provider()
+    for line in log.read_text().splitlines():
+        sent, tokens = line.split()
+        provider.counted.append((float(sent), int(tokens)))
+    assert len(provider.counted) > 60
+    assert provider.peak(window_s)[0] <= 30
+    assert provider.peak(window_s)[1] <= 6_000
