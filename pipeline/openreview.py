@@ -166,7 +166,7 @@ def _judge(note: dict[str, Any], venue_id: str, found: _Found) -> None:
 
 
 def _count_same_titles(found: _Found) -> None:
-    """Papers that share title and authors with another under another id: kept, since only people can tell them apart."""
+    """Papers that share title and authors with another under another id: kept, for people to judge."""
     papers = Counter((paper["title"].casefold(), *paper["authors"]) for paper in found.records.values())
     found.tally.cases["same_title_and_authors"] = sum(times for times in papers.values() if times > 1)
 
