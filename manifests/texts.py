@@ -1,0 +1,171 @@
+r"""The two texts of a paper: what BM25 indexes and what is embedded. Display text is never changed.
+
+*Search text*: one normaliser for documents and queries. It gives only words of letters and digits, folded and divided
+by single spaces, so that every engine's standard tokenizer finds the same words: `Rényi` and `Renyi`, `classiﬁcation`
+and `classification`, `$\tau^2$-Bench`, `τ²-Bench` and `tau2-bench`.
+
+*Embed text*: title, newline, abstract, in NFC with white space collapsed. Its sha256 keys the vectors, so another
+version of the search text buys no vector again.
+
+Any change in what these functions return raises the version beside them: published indexes hold the old words.
+"""
+# ruff: noqa: RUF001 (look-alike characters are this module's business)
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import html
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from manifests.latex import GREEK, without_latex
+
+SEARCH_TEXT_VERSION = 1
+EMBED_TEXT_VERSION = 1
+
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+# `&amp;lt;` is `<` encoded twice; texts encoded more often than this are not worth a loop without an end.
+_ENTITY_ROUNDS_MAX = 3
+
+_NON_ASCII = re.compile(r"[^\x00-\x7f]+")
+_WORD = re.compile(r"[^\W_]+")
+_JOINED_SIGNS = re.compile(r"[\^{}]+")
+
+# `L_2`, `L_p`, `pi_0` are subscripts also where nobody typed dollars; in `flash_attention_2` the `_` divides words.
+# (Patterns begin with the rare character, which the engine finds quickly; what precedes it is looked up from there.)
+_BASE = "|".join(rf"(?<=(?<!\w){base}_)" for base in (r"[^\W\d_]", *GREEK.values()))
+_SUBSCRIPT = re.compile(rf"_(?:{_BASE})(?=[0-9]|[A-Za-z](?!\w))", re.IGNORECASE)
+# The possessive is no part of the name: `Doob's` is found by `Doob`. Inside a word (`don't`, `O'Brien`) it joins.
+_APOSTROPHE = re.compile(r"'(?<=\w')(?:[sS](?!\w)|(?=\w))")
+_C_PLUS_PLUS = re.compile(r"(?<!\w)[cC]\+\+")
+_C_SHARP = re.compile(r"(?<!\w)([cCfF])#")
+
+_ASCII_WORDS = bytes(
+    ord(character.lower()) if character.isascii() and character.isalnum() else ord(" ")
+    for character in map(chr, range(256))
+)
+
+_COMBINING = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
+_GREEK_LETTER = re.compile("(?<![\u0370-\u03ff\u1f00-\u1fff])[α-ω](?![\u0370-\u03ff\u1f00-\u1fff])")
+# Chinese, Japanese and Korean words stand against Latin ones without a space.
+_EAST_ASIAN = re.compile(
+    "[\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]+"
+)
+_BEFORE_NFKC = str.maketrans(
+    {
+        **dict.fromkeys("’‘‛ʼʻ´＇", "'"),
+        **dict.fromkeys("™℠", " "),  # NFKC would glue TM and SM to the word before
+        "∞": " infinity ",
+        "∆": "δ",  # the sign of an increment is typed for the letter
+        # Letters that Unicode does not decompose into a base letter and an accent.
+        **dict(zip("łŁøØđĐðÐħĦŧŦıȷƒ", "lLoOdDdDhHtTijf", strict=True)),
+        "æ": "ae",
+        "Æ": "AE",
+        "œ": "oe",
+        "Œ": "OE",
+        "þ": "th",
+        "Þ": "Th",
+    }
+)
+# Letters by category, but nothing to see: Hangul fillers. The Arabic tatweel only stretches a word.
+_INVISIBLE_LETTERS = frozenset("\u115f\u1160\u3164\uffa0\u0640")
+_RUN_CACHED_CHARS_MAX = 32
+
+
+def search_text(title: str, abstract: str | None, keywords: Sequence[str], authors: Sequence[str]) -> str:
+    """What BM25 indexes of a paper: the words of all four, normalised, divided by single spaces."""
+    parts = [title, abstract or "", *keywords, *authors]
+    together = "\n".join(parts)
+    # Only markup can reach over the end of a part, and an entity may hide some.
+    if not _may_hold_markup(together) and not _may_hold_entities(together):
+        return normalise(together)
+    return " ".join(filter(None, map(normalise, parts)))
+
+
+def normalise(text: str) -> str:
+    """`text` as words of letters and digits, folded, divided by single spaces; "" if it holds none.
+
+    For a query as for each part of a paper. Never raises; linear in the text.
+    """
+    if _may_hold_entities(text):
+        text = _without_entities(text)
+    if _may_hold_markup(text):
+        text = without_latex(text)
+    if "_" in text:
+        text = _SUBSCRIPT.sub("", text)
+    if not text.isascii():
+        text = _NON_ASCII.sub(_folded, text)
+    if "'" in text:
+        text = _APOSTROPHE.sub("", text)
+    if "+" in text:
+        text = _C_PLUS_PLUS.sub(" cplusplus ", text)
+    if "#" in text:
+        text = _C_SHARP.sub(r" \1sharp ", text)
+    if "{" in text:
+        text = text.replace("}{", " ")
+    if text.isascii():
+        return b" ".join(text.encode().translate(_ASCII_WORDS, b"^{}").split()).decode()
+    return " ".join(_WORD.findall(_JOINED_SIGNS.sub("", text).lower()))
+
+
+def embed_text(title: str, abstract: str | None) -> str:
+    """What is embedded of a paper: title, newline, abstract, each collapsed; without abstract the title alone."""
+    abstract = collapsed(abstract or "")
+    return f"{collapsed(title)}\n{abstract}" if abstract else collapsed(title)
+
+
+def collapsed(text: str) -> str:
+    """`text` in NFC, every run of white space one space, none at the ends: a query as it is embedded and cached."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def text_sha256(text: str) -> str:
+    """Sha256 (hex) of the UTF-8 bytes of an embed text or a query; a lone surrogate is hashed, not refused."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _may_hold_markup(text: str) -> bool:
+    return "\\" in text or "$" in text or ("_" in text and "_{" in text)
+
+
+def _may_hold_entities(text: str) -> bool:
+    return "&" in text and ";" in text
+
+
+def _without_entities(text: str) -> str:
+    for _ in range(_ENTITY_ROUNDS_MAX):
+        decoded = _ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
+        if decoded == text:
+            break
+        text = decoded
+    return text
+
+
+def _folded(run: re.Match[str]) -> str:
+    text = run[0]
+    return _folded_cached(text) if len(text) <= _RUN_CACHED_CHARS_MAX else _folded_run(text)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _folded_cached(run: str) -> str:
+    return _folded_run(run)
+
+
+def _folded_run(run: str) -> str:
+    """One run of non-ASCII characters without case, accents and variants; spaces for signs, nothing for the unseen."""
+    text = unicodedata.normalize("NFKD", run.translate(_BEFORE_NFKC).casefold())
+    text = unicodedata.normalize("NFKC", _COMBINING.sub("", text)).casefold()
+    text = _GREEK_LETTER.sub(lambda letter: GREEK[letter[0]], text)
+    text = "".join(map(_kept, text))
+    return _EAST_ASIAN.sub(r" \g<0> ", text)
+
+
+def _kept(character: str) -> str:
+    if character.isalnum():
+        return "" if character in _INVISIBLE_LETTERS else character
+    if character == "'" or unicodedata.category(character)[0] == "M" or unicodedata.category(character) == "Cf":
+        return "" if character != "'" else character
+    return " "
