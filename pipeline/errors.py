@@ -7,12 +7,20 @@ ContractError
 │   ├── SourceBusy        4  the same call may succeed later (429, 5xx, timeout, cut connection, truncated answer)
 │   └── SourceRefused     4  the same call will be refused again (login, access, base URL)
 ├── WorkFolderHeld        7  another build works in this folder
+├── StoreHeld             7  the embedding store is held: a build against `store prune`, or the other way round
+├── StoreDamaged          6  a part of the embedding store is not what was written
+├── EmbedStopped          4  provider, quota or budget ended the embed stage; the same command resumes
 └── MachineRefused        1  disk full, no permission: nothing was lost, the same command resumes
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from manifests.errors import ContractError, InputRefused
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class BadRecords(InputRefused):
@@ -45,6 +53,33 @@ class WorkFolderHeld(ContractError):
     """Another build holds the work folder."""
 
     exit_code = 7
+
+
+class StoreHeld(ContractError):
+    """Builds and `store prune` keep each other out of the embedding store."""
+
+    exit_code = 7
+
+
+class StoreDamaged(ContractError):
+    """The part at `path` of the embedding store is not what was written, for the stated reason."""
+
+    exit_code = 6
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"the embedding store is damaged: {path}: {reason}. None of its vectors are used. `python -m pipeline "
+            "store verify` names every damaged part; restore them from a copy, or let `python -m pipeline store prune` "
+            "set them aside: the next build then embeds their texts again"
+        )
+        self.path = path
+        self.reason = reason
+
+
+class EmbedStopped(ContractError):
+    """The embed stage ended before the last text; what came back is stored and the same command resumes."""
+
+    exit_code = 4
 
 
 class MachineRefused(ContractError):

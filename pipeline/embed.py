@@ -1,0 +1,300 @@
+"""Stage: papers.parquet -> the vector of every text, in the embedding store.
+
+Reads    text_sha256, title, abstract; the text itself is made again and compared with its sha256
+Writes   one part a batch, as soon as the batch has come back
+Holds    every stored vector has the spec's dimension, is finite and is not zero
+Resumes  a stored text is not sent again; stopping loses the batches in flight at most
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+import tenacity
+
+from manifests.embedding import check_vectors
+from manifests.embedding.spec import Embedder, Vectors
+from manifests.errors import InputRefused, ProviderBusy, ProviderError, QuotaExhausted, TextRefused
+from manifests.files import file_sha256
+from manifests.texts import embed_text, text_sha256
+from pipeline.embedding_store import KEY, EmbeddingStore
+from pipeline.errors import EmbedStopped, MachineRefused
+from pipeline.progress import Report, silent
+
+_ROWS_READ = 4_096  # of papers.parquet at once: memory does not grow with the corpus
+_TEXTS_COUNTED = 128  # tokens counted at once, while requests are in flight
+_LOOK_S = 1.0  # how often the progress line is renewed while nothing comes back
+_NAMED_MAX = 20
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How patient and how expensive the stage may be.
+
+    Attributes:
+        attempts_max: times one batch is sent before the stage stops.
+        wait_max_s: longest wait between two of them, unless the provider asks for another.
+        retry_after_max_s: longest wait a provider may ask for; past it the stage stops, resumably.
+        budget_tokens: tokens that may be spent; the stage stops before a batch that could exceed it.
+    """
+
+    attempts_max: int = 6
+    wait_max_s: float = 30.0
+    retry_after_max_s: float = 90.0
+    budget_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class EmbedResult:
+    """What the stage did: texts embedded, papers whose vector was there already, tokens spent."""
+
+    embedded: int
+    reused: int
+    tokens: int
+
+
+class Batch(NamedTuple):
+    """Texts that go in one request, with the tokens each is counted at."""
+
+    keys: list[str]
+    texts: list[str]
+    tokens: list[int]
+
+
+def embed(
+    papers: Path, store: EmbeddingStore, embedder: Embedder, policy: Policy, report: Report = silent
+) -> EmbedResult:
+    """Embed every text of the corpus that the store lacks.
+
+    Raises:
+        EmbedStopped: provider, quota or budget ended it early, or texts were refused (named by paper id); everything
+            that came back is stored and the same call goes on from there.
+        StoreDamaged: a part of the store is not what was written; nothing was sent.
+        InputRefused: papers.parquet was made by another version of the embed text.
+        MachineRefused: there is no room for the vectors; nothing was sent.
+    """
+    keys = pl.read_parquet(papers, columns=[KEY])[KEY]
+    missing = store.missing(keys)
+    if missing:
+        _require_room(store, len(missing))
+        store.reference(papers, file_sha256(papers), keys)
+        run = _Run(store, embedder, policy, report, len(missing))
+        run.send(batches(_texts(papers, set(missing)), embedder))
+        run.close(papers)
+        return EmbedResult(run.embedded, len(keys) - run.embedded, run.tokens)
+    return EmbedResult(0, len(keys), 0)
+
+
+def batches(texts: Iterator[tuple[str, str]], embedder: Embedder) -> Iterator[Batch]:
+    """Pairs (sha256, text) in their order, cut where a request would hold too many texts or tokens."""
+    batch = Batch([], [], [])
+    while chunk := list(islice(texts, _TEXTS_COUNTED)):
+        counted = embedder.count_tokens([text for _, text in chunk])
+        for (key, text), tokens in zip(chunk, counted, strict=True):
+            full = len(batch.keys) >= embedder.batch_texts_max
+            if batch.keys and (full or sum(batch.tokens) + tokens > embedder.batch_tokens_max):
+                yield batch
+                batch = Batch([], [], [])
+            batch.keys.append(key)
+            batch.texts.append(text)
+            batch.tokens.append(tokens)
+    if batch.keys:
+        yield batch
+
+
+def _require_room(store: EmbeddingStore, texts: int) -> None:
+    needed = texts * store.spec.dimension * 4
+    free = shutil.disk_usage(store.folder).free
+    if free < needed:
+        raise MachineRefused(
+            f"{texts:,} vectors need {needed:,} bytes in {store.folder}, where {free:,} are free; nothing was sent. "
+            "Free space or choose another --store, then run the same command"
+        )
+
+
+def _texts(papers: Path, missing: set[str]) -> Iterator[tuple[str, str]]:
+    """Each missing text once, in corpus order; empties `missing`."""
+    corpus = pl.scan_parquet(papers).select(KEY, "title", "abstract")
+    offset = 0
+    while missing and len(rows := corpus.slice(offset, _ROWS_READ).collect()):
+        offset += len(rows)
+        for key, title, abstract in rows.iter_rows():
+            if key not in missing:
+                continue
+            text = embed_text(title, abstract)
+            if text_sha256(text) != key:
+                raise InputRefused(
+                    f"{papers}: the text of {title!r} has sha256 {text_sha256(text)}, the column says {key}; the file "
+                    "was made by another version: run `python -m pipeline load` again"
+                )
+            missing.discard(key)
+            yield key, text
+
+
+class _Answer(NamedTuple):
+    keys: list[str]
+    vectors: Vectors | None
+    refused: dict[str, str]
+
+
+class _Run:
+    """One pass over the missing texts: what is in flight, what came back, why it ended."""
+
+    def __init__(self, store: EmbeddingStore, embedder: Embedder, policy: Policy, report: Report, missing: int) -> None:
+        self.embedded = 0
+        self._store, self._embedder, self._policy, self._report = store, embedder, policy, report
+        self._missing = missing
+        self._refused: dict[str, str] = {}
+        self._failure: Exception | None = None
+        self._flying: dict[Future[_Answer], int] = {}
+        self._next: Batch | None = None
+        self._stopping = threading.Event()
+        self._spent_before = embedder.tokens_spent
+        self._started = time.monotonic()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens this pass has spent."""
+        return self._embedder.tokens_spent - self._spent_before
+
+    def send(self, queue: Iterator[Batch]) -> None:
+        """Keep `concurrency` batches in flight until the queue is empty or something ends it; store what comes back."""
+        self._progress()
+        with ThreadPoolExecutor(self._embedder.concurrency, thread_name_prefix="embed") as pool:
+            try:
+                while not self._failure and self._fill(pool, queue):
+                    self._collect(_LOOK_S)
+            finally:  # also at Ctrl-C and when a write fails
+                self._land()
+
+    def close(self, papers: Path) -> None:
+        """Raise what ended the pass early, if anything did."""
+        left = self._missing - self.embedded
+        if not left:
+            return
+        parts = [str(self._failure)] if self._failure else []
+        if self._refused:
+            parts.append(self._refusals(papers))
+        raise EmbedStopped(
+            f"{'. '.join(parts)}. {self.embedded:,} new vectors are stored, {left:,} texts have none yet; the same "
+            "command goes on from there"
+        ) from self._failure
+
+    def _fill(self, pool: ThreadPoolExecutor, queue: Iterator[Batch]) -> bool:
+        """Put batches in flight, one waiting for every one that is sent; whether anything is in flight."""
+        while len(self._flying) < 2 * self._embedder.concurrency:
+            self._next = self._next or next(queue, None)
+            if self._next is None:
+                break
+            cost = sum(self._next.tokens)
+            spendable = self._policy.budget_tokens
+            if spendable is not None and self.tokens + sum(self._flying.values()) + cost > spendable:
+                if not self._flying:  # nothing more can turn out cheaper than it was counted
+                    self._failure = EmbedStopped(
+                        f"the budget of {spendable:,} tokens is spent: {self.tokens:,} used, the next batch is counted "
+                        f"at {cost:,}. Give a larger --budget-tokens"
+                    )
+                break
+            self._flying[pool.submit(self._ask, self._next)] = cost
+            self._next = None
+        return bool(self._flying)
+
+    def _collect(self, timeout_s: float | None) -> None:
+        """Store whatever has come back by then."""
+        done, _ = wait(self._flying, timeout=timeout_s, return_when=FIRST_COMPLETED)
+        for future in done:
+            del self._flying[future]
+            try:
+                answer = future.result()
+            except (ProviderError, QuotaExhausted) as error:
+                self._failure = self._failure or error
+                continue
+            self._refused |= answer.refused
+            if answer.vectors is not None:
+                self._store.append(answer.keys, answer.vectors)
+                self.embedded += len(answer.keys)
+        self._progress()
+
+    def _land(self) -> None:
+        """Send nothing more, and store what was sent."""
+        self._stopping.set()
+        self._flying = {future: cost for future, cost in self._flying.items() if not future.cancel()}
+        if self._flying:
+            self._embedder.stop()
+        while self._flying:
+            self._collect(None)
+
+    def _ask(self, batch: Batch) -> _Answer:
+        """The batch without the texts that were refused; in a thread of the pool."""
+        keys, texts = list(batch.keys), list(batch.texts)
+        refused: dict[str, str] = {}
+        while texts:
+            try:
+                return _Answer(keys, self._patiently(texts), refused)
+            except TextRefused as refusal:
+                refused[keys.pop(refusal.position)] = str(refusal)
+                texts.pop(refusal.position)
+        return _Answer([], None, refused)
+
+    def _patiently(self, texts: list[str]) -> Vectors:
+        """The one retry policy: busy is tried again, later and later; everything else is not."""
+
+        def once() -> Vectors:
+            if self._stopping.is_set():
+                raise _Stopped
+            vectors = self._embedder.embed_documents(texts)
+            return check_vectors(vectors, len(texts), self._embedder.spec.dimension)
+
+        return tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(ProviderBusy),
+            stop=self._gives_up,
+            wait=self._wait_s,
+            sleep=tenacity.sleep_using_event(self._stopping),
+            reraise=True,
+        )(once)
+
+    def _gives_up(self, state: tenacity.RetryCallState) -> bool:
+        return (
+            state.attempt_number >= self._policy.attempts_max
+            or (_asked_s(state) or 0.0) > self._policy.retry_after_max_s
+        )
+
+    def _wait_s(self, state: tenacity.RetryCallState) -> float:
+        asked = _asked_s(state)
+        if asked is not None:
+            return asked
+        return tenacity.wait_random_exponential(multiplier=1, max=self._policy.wait_max_s)(state)
+
+    def _progress(self) -> None:
+        seconds = max(time.monotonic() - self._started, 1e-9)
+        notes = [f"{self.embedded / seconds:,.1f} texts/s", f"{self.tokens:,} tokens", self._embedder.usage_note()]
+        self._report(self.embedded, self._missing, ", ".join(note for note in notes if note))
+
+    def _refusals(self, papers: Path) -> str:
+        """The refused texts by paper id, with the provider's words."""
+        rows = pl.scan_parquet(papers).select("paper_id", KEY).filter(pl.col(KEY).is_in(list(self._refused)))
+        named = [f"{paper_id} ({self._refused[key]})" for paper_id, key in rows.collect().iter_rows()]
+        more = f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
+        return (
+            f"the provider refused the text of {len(named)} paper(s): {'; '.join(named[:_NAMED_MAX])}{more}. Correct "
+            "them at their source or leave them out of the snapshot"
+        )
+
+
+class _Stopped(ProviderError):
+    """Not sent: the pass is ending."""
+
+
+def _asked_s(state: tenacity.RetryCallState) -> float | None:
+    """The wait that the provider asked for."""
+    error = state.outcome.exception() if state.outcome else None
+    return error.retry_after_s if isinstance(error, ProviderBusy) else None

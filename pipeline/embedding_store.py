@@ -1,0 +1,224 @@
+"""The vectors of this machine: one content-addressed store, shared by every build.
+
+STORE/.lock                                    shared by builds, exclusive for `store prune`
+STORE/<spec fingerprint>/spec.json             the embedding spec in full
+STORE/<spec fingerprint>/part-<sha256>.parquet text_sha256, vector; named by the content, never changed
+STORE/<spec fingerprint>/references/*.parquet  the texts a manifest or a corpus needs; `store prune` keeps them
+
+A part is written under a temporary name and renamed, so several builds may append at once, and a crash leaves whole
+parts only. Each part is compared with its name whenever it is read: a damaged one stops the build, because taking its
+texts for missing would buy them again unasked, and taking its vectors would serve wrong ones.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import polars as pl
+
+from manifests.embedding import check_vectors
+from manifests.embedding.spec import EmbeddingSpec, Vectors
+from manifests.errors import InputRefused, ProviderBusy
+from manifests.files import write_atomically
+from pipeline.errors import StoreDamaged, StoreHeld
+
+KEY = "text_sha256"
+VECTOR = "vector"
+SPEC = "spec.json"
+REFERENCES = "references"
+PARTS = "part-*.parquet"
+
+# Parts kept decoded between two reads; random access to a corpus touches nearly every part.
+_CACHED_BYTES_MAX = 1 << 30
+
+
+class Part(NamedTuple):
+    """One decoded part: the texts' sha256 and their vectors, shape (len(keys), dimension)."""
+
+    keys: list[str]
+    vectors: Vectors
+
+
+class EmbeddingStore:
+    """The stored vectors of one embedding spec. Holds the store against `store prune` until closed."""
+
+    def __init__(self, folder: Path, spec: EmbeddingSpec, *, create: bool = True) -> None:
+        """Open the store at `folder` for `spec`; `create` False writes nothing, and an absent store is empty.
+
+        Raises:
+            StoreHeld: `store prune` is at work.
+            OSError: the folder cannot be made or locked.
+        """
+        self.spec = spec
+        self.folder = folder / spec.fingerprint
+        self._known: dict[str, tuple[str, int]] = {}
+        self._scanned: set[str] = set()
+        self._cache: OrderedDict[str, Vectors] = OrderedDict()
+        self._cached_bytes = 0
+        if create:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not (self.folder / SPEC).exists():
+                text = json.dumps(spec.model_dump(), indent=2, sort_keys=True, ensure_ascii=False)
+                write_atomically(self.folder / SPEC, f"{text}\n".encode())
+        self._release = weakref.finalize(self, os.close, lock(folder, exclusive=False)) if create else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let `store prune` run again."""
+        if self._release:
+            self._release()
+
+    def missing(self, text_sha256s: Iterable[str]) -> list[str]:
+        """The distinct texts that have no vector here, in the order given.
+
+        Raises:
+            StoreDamaged: a part is not what its name says.
+        """
+        self._scan()
+        return [key for key in dict.fromkeys(text_sha256s) if key not in self._known]
+
+    def append(self, text_sha256s: Sequence[str], vectors: Vectors) -> None:
+        """Keep one vector a text, whole or not at all, durably.
+
+        Raises:
+            ProviderBusy: the vectors are not what the spec says; nothing is kept.
+            OSError: the disk is full; nothing is kept.
+        """
+        name = write_part(self.folder, text_sha256s, check_vectors(vectors, len(text_sha256s), self.spec.dimension))
+        self._scanned.add(name)
+        self._known.update((key, (name, row)) for row, key in enumerate(text_sha256s))
+
+    def vectors(self, text_sha256s: Sequence[str]) -> Vectors:
+        """Vectors of shape (len(text_sha256s), dimension), in the order given.
+
+        Raises:
+            InputRefused: a text has no vector here.
+            StoreDamaged: a part is not what its name says.
+        """
+        if absent := self.missing(text_sha256s):
+            raise InputRefused(
+                f"{len(absent)} of {len(text_sha256s)} texts have no vector in {self.folder} (first: {absent[0]}); "
+                "run `python -m pipeline embed` or `build` first"
+            )
+        found = np.empty((len(text_sha256s), self.spec.dimension), dtype=np.float32)
+        by_part: dict[str, list[tuple[int, int]]] = {}
+        for position, key in enumerate(text_sha256s):
+            part, row = self._known[key]
+            by_part.setdefault(part, []).append((position, row))
+        for part, places in by_part.items():
+            positions, rows = zip(*places, strict=True)
+            found[list(positions)] = self._decoded(part)[list(rows)]
+        return found
+
+    def reference(self, path: Path, digest: str, text_sha256s: Iterable[str]) -> None:
+        """Keep these texts' vectors for as long as the file at `path` exists with this digest.
+
+        A manifest's digest is its own; any other file's is the sha256 of its bytes.
+        """
+        keys = sorted(set(text_sha256s))
+        where = str(path.resolve())
+        frame = pl.DataFrame(
+            {"path": [where] * len(keys), "digest": [digest] * len(keys), KEY: keys},
+            schema={"path": pl.String, "digest": pl.String, KEY: pl.String},
+        )
+        name = hashlib.sha256(f"{where}\n{digest}".encode()).hexdigest()[:32]
+        write_atomically(self.folder / REFERENCES / f"{name}.parquet", _parquet(frame))
+
+    def _scan(self) -> None:
+        """Learn the texts of the parts that came since the last look, other builds' parts too."""
+        for path in sorted(self.folder.glob(PARTS)):
+            if path.name not in self._scanned:
+                for row, key in enumerate(read_part(path, self.spec.dimension).keys):
+                    self._known.setdefault(key, (path.name, row))
+                self._scanned.add(path.name)
+
+    def _decoded(self, name: str) -> Vectors:
+        if name in self._cache:
+            self._cache.move_to_end(name)
+            return self._cache[name]
+        vectors = read_part(self.folder / name, self.spec.dimension).vectors
+        self._cache[name] = vectors
+        self._cached_bytes += vectors.nbytes
+        while len(self._cache) > 1 and self._cached_bytes > _CACHED_BYTES_MAX:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+        return vectors
+
+
+def lock(folder: Path, *, exclusive: bool) -> int:
+    """A file descriptor that holds the store at `folder`; closing it, however the holder ends, lets go.
+
+    Raises:
+        StoreHeld: somebody holds it in the other way.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        who = "a build or another store command" if exclusive else "`store prune`"
+        raise StoreHeld(f"the embedding store {folder} is held by {who}; run this again when that has ended") from error
+    return descriptor
+
+
+def write_part(folder: Path, text_sha256s: Sequence[str], vectors: Vectors) -> str:
+    """Write one part into `folder` atomically; its name, which its content decides."""
+    frame = pl.DataFrame(
+        [
+            pl.Series(KEY, text_sha256s, dtype=pl.String),
+            pl.Series(VECTOR, np.ascontiguousarray(vectors), dtype=pl.Array(pl.Float32, vectors.shape[1])),
+        ]
+    )
+    content = _parquet(frame)
+    name = _part_name(content)
+    if not (folder / name).exists():
+        write_atomically(folder / name, content)
+    return name
+
+
+def read_part(path: Path, dimension: int) -> Part:
+    """The part at `path`, compared with its name and checked as if it had just come from the provider.
+
+    Raises:
+        StoreDamaged: its bytes, columns or vectors are not what they must be.
+    """
+    try:
+        content = path.read_bytes()
+        if _part_name(content) != path.name:
+            raise StoreDamaged(path, f"its bytes belong to {_part_name(content)}: changed or cut short on the disk")
+        frame = pl.read_parquet(io.BytesIO(content))
+        if dict(frame.schema) != {KEY: pl.String, VECTOR: pl.Array(pl.Float32, dimension)}:
+            raise StoreDamaged(path, f"columns {dict(frame.schema)}, expected texts and vectors of {dimension}")
+        vectors = check_vectors(frame[VECTOR].to_numpy(), len(frame), dimension)
+    except OSError as error:
+        raise StoreDamaged(path, f"it cannot be read: {error.strerror}") from error
+    except pl.exceptions.PolarsError as error:
+        raise StoreDamaged(path, f"it is not Parquet: {error}") from error
+    except ProviderBusy as error:
+        raise StoreDamaged(path, str(error)) from error
+    return Part(frame[KEY].to_list(), vectors)
+
+
+def _part_name(content: bytes) -> str:
+    return f"part-{hashlib.sha256(content).hexdigest()[:32]}.parquet"
+
+
+def _parquet(frame: pl.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", compression_level=1)
+    return buffer.getvalue()
