@@ -94,8 +94,9 @@ def ids_sha256(paper_ids: Iterable[str]) -> str:
 def content_sha256(digests: Iterable[tuple[str, bytes]]) -> str:
     """Sha256 over the paper digests in the byte order of their ids; the order of the input does not matter."""
     whole = hashlib.sha256()
-    for _, digest in sorted((paper_id.encode(), digest) for paper_id, digest in digests):
-        whole.update(digest)
+    # One string a paper instead of two and a tuple. No id holds NUL, so the order is that of the ids.
+    for row in sorted(paper_id.encode() + b"\0" + digest for paper_id, digest in digests):
+        whole.update(row[-whole.digest_size :])
     return whole.hexdigest()
 
 
