@@ -19,7 +19,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from manifests import ledger as ledger_module
 from manifests.errors import ForeignDatabase, QuotaExhausted
 from manifests.ledger import Ledger, Limits, Reservation
 

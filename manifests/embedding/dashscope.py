@@ -1,0 +1,424 @@
+"""The only speaker to DashScope: `text-embedding-v4` and its kin through the SDK, within the ledger's limits.
+
+What the service says becomes busy (the same call may succeed later) or refused, by status and code alone: messages
+change and mislead. An answer of 200 is believed only after its count, order, dimension and numbers were checked.
+Every request is reserved in the ledger before it leaves; the API key appears in no message, log or file.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import threading
+import time
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from manifests.embedding import check_vectors
+from manifests.embedding.spec import EmbeddingSpec, Vectors
+from manifests.errors import InputRefused, ProviderBusy, ProviderRefused, TextRefused
+from manifests.ledger import Ledger, Limits, Reservation
+
+BASE_URL = "https://dashscope.aliyuncs.com/api/v1"
+MODEL = "text-embedding-v4"
+DIMENSION = 1_024
+CONNECT_TIMEOUT_S = 3.05
+READ_TIMEOUT_S = 20.0
+DOCUMENT_ROOM_S = 600.0
+QUERY_ROOM_S = 0.3
+CONCURRENCY_MAX = 48
+LATENCY_S = 1.5
+# Keep the sum of a batch within what the documentation of Dec 2025 gives a whole request.
+BATCH_TOKENS_MAX = 8_192
+BATCH_TOKENS_MIN = 512
+# A batch of this share of the minute's tokens leaves little of the minute unused at its end.
+BATCH_SHARE = 1 / 256
+MESSAGE_CHARS_MAX = 300
+COUNTS_KEPT = 20_000
+BOUGHT_KEPT = 1_000
+
+_BUSY_CODES = ("throttling", "internalerror", "serviceunavailable", "requesttimeout", "gatewaytimeout")
+_INSPECTION_CODES = ("datainspection", "data_inspection")
+_PARAMETER_CODES = ("invalidparameter",)
+# What the SDK raises for an answer that is not the JSON object it expects.
+_UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+_KEY_LIKE = re.compile(r"sk-[\w.*-]{3,}")
+
+
+class ModelCaps(NamedTuple):
+    """What one request to a model may hold, as documented in 2026; `dimensions` empty where unknown."""
+
+    batch_texts: int
+    text_tokens: int
+    dimensions: frozenset[int]
+
+
+_SMALL = frozenset({64, 128, 256, 512, 768, 1_024})
+CAPS = {
+    "text-embedding-v1": ModelCaps(25, 2_048, frozenset({1_536})),
+    "text-embedding-v2": ModelCaps(25, 2_048, frozenset({1_536})),
+    "text-embedding-v3": ModelCaps(10, 8_192, _SMALL),
+    "text-embedding-v4": ModelCaps(10, 8_192, _SMALL | {1_536, 2_048}),
+}
+CAPS_UNKNOWN = ModelCaps(10, 8_192, frozenset())
+
+
+def dashscope_spec(model: str = MODEL, dimension: int = DIMENSION) -> EmbeddingSpec:
+    """The spec of a DashScope model.
+
+    Raises:
+        InputRefused: the model does not give vectors of this dimension.
+    """
+    dimensions = CAPS.get(model, CAPS_UNKNOWN).dimensions
+    if dimension < 1 or (dimensions and dimension not in dimensions):
+        raise InputRefused(
+            f"{model} gives no vectors of {dimension} numbers; expected one of {sorted(dimensions) or 'at least 1'}"
+        )
+    return EmbeddingSpec(
+        provider="dashscope",
+        model=model,
+        dimension=dimension,
+        document_text_type="document",
+        query_text_type="query",
+        weights_sha256=None,
+    )
+
+
+def ledger_account(base_url: str, model: str) -> str:
+    """The ledger's name of an account: endpoint and model. The key is no part of it; see ledger.py."""
+    return f"dashscope|{base_url.rstrip('/')}|{model}"
+
+
+class DashScopeEmbedder:
+    """One DashScope model; see `Embedder`. Opening it imports the SDK (a second of CPU) but sends nothing.
+
+    Attributes:
+        ledger: the provider minutes every request of this embedder is counted in.
+        endpoint: the base URL; vectors of two endpoints are kept apart in the query cache.
+    """
+
+    def __init__(
+        self,
+        spec: EmbeddingSpec,
+        *,
+        api_key: str,
+        ledger: Ledger,
+        base_url: str = BASE_URL,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        document_room_s: float = DOCUMENT_ROOM_S,
+    ) -> None:
+        """Prepare calls of `spec` at `base_url`, each read within `read_timeout_s`.
+
+        A document call waits up to `document_room_s` for room in the ledger.
+
+        Raises:
+            ProviderRefused: no usable key.
+            InputRefused: a base URL that is none.
+        """
+        self.spec = spec
+        self.ledger = ledger
+        self.endpoint = _endpoint(base_url)
+        self._caps = CAPS.get(spec.model, CAPS_UNKNOWN)
+        self.batch_texts_max = self._caps.batch_texts
+        self.batch_tokens_max = _batch_tokens(ledger.limits)
+        self.concurrency = _concurrency(ledger.limits, self.batch_texts_max, self.batch_tokens_max)
+        self._key = _usable_key(api_key)
+        self._read_timeout_s = read_timeout_s
+        self._document_room_s = document_room_s
+        self._embedding, self._tokenizer = _sdk()
+        from manifests.embedding import dashscope_transport as transport
+
+        self._transport = transport
+        self._session = transport.open_session(self.endpoint, self.concurrency)
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._bought: dict[str, Vectors] = {}
+        self._spent = 0
+
+    @property
+    def tokens_spent(self) -> int:
+        """Tokens as reported; where an answer reported none or never came, as reserved."""
+        return self._spent
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text in the vocabulary of the model family, which ships with the SDK."""
+        return [self._count(text) for text in texts]
+
+    def usage_note(self) -> str:
+        """Requests and tokens of the last minute beside their limits, of every program on the ledger."""
+        usage, limits = self.ledger.usage(), self.ledger.limits
+        held = f", provider asks to wait {usage.hold_s:.0f} s" if usage.hold_s > 1 else ""
+        return (
+            f"{usage.requests:,}/{limits.requests_per_minute:,} requests, "
+            f"{usage.tokens:,}/{limits.tokens_per_minute:,} tokens a minute{held}"
+        )
+
+    def embed_documents(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of shape (len(texts), dimension), float32; more than a request may hold goes in several.
+
+        When one text is refused, the others of its batch are bought all the same and kept here: the caller's next
+        call with them sends nothing a second time.
+        """
+        self._refuse_unsendable(texts)
+        missing = [position for position, text in enumerate(texts) if text not in self._bought]
+        for start in range(0, len(missing), self.batch_texts_max):
+            self._buy(texts, missing[start : start + self.batch_texts_max])
+        with self._lock:
+            found = [self._bought[text] for text in texts]
+            for text in texts:
+                self._bought.pop(text, None)
+        return np.stack(found) if found else np.empty((0, self.spec.dimension), np.float32)
+
+    def embed_query(self, text: str, *, timeout_s: float) -> Vectors:
+        """One vector of shape (dimension,), float32, within `timeout_s`, at most 0.3 s of it waiting for room."""
+        self._refuse_unsendable([text])
+        deadline = time.monotonic() + timeout_s
+        estimate = len(text.encode()) // 3 + 1
+        reservation = self.ledger.reserve(estimate, timeout_s=min(QUERY_ROOM_S, timeout_s / 4), query=True)
+        left = max(0.01, deadline - time.monotonic())
+        vectors: Vectors = self._answer([text], reservation, (min(CONNECT_TIMEOUT_S, left / 2), left / 2), query=True)[0]
+        return vectors
+
+    def stop(self) -> None:
+        """Let calls that wait for room give up at once."""
+        self.ledger.stop()
+
+    def _buy(self, texts: Sequence[str], positions: list[int]) -> None:
+        """Keep a vector for each position; halve a batch until the text at fault stands alone.
+
+        Raises:
+            TextRefused: the first text at fault; every other one of the batch is bought by then.
+        """
+        batch = [texts[position] for position in positions]
+        try:
+            vectors = self._embed(batch)
+        except _TextAtFault as fault:
+            if len(batch) == 1:
+                raise TextRefused(str(fault), position=positions[0]) from fault
+            refused = None
+            for half in (positions[: len(batch) // 2], positions[len(batch) // 2 :]):
+                try:
+                    self._buy(texts, half)
+                except TextRefused as exc:
+                    refused = refused or exc
+            if refused:
+                raise refused from fault
+            return
+        with self._lock:
+            if len(self._bought) > BOUGHT_KEPT:
+                self._bought.clear()
+            self._bought.update(zip(batch, vectors, strict=True))
+
+    def _embed(self, batch: list[str]) -> Vectors:
+        estimate = sum(self.count_tokens(batch))
+        reservation = self.ledger.reserve(estimate, timeout_s=self._document_room_s)
+        return self._answer(batch, reservation, (CONNECT_TIMEOUT_S, self._read_timeout_s), query=False)
+
+    def _answer(
+        self, batch: list[str], reservation: Reservation, timeouts: tuple[float, float], *, query: bool
+    ) -> Vectors:
+        """Send once, write the outcome into the ledger, and return the vectors in the order of the texts."""
+        response = self._send(batch, reservation, timeouts, query=query)
+        status, code = int(response.status_code), _code(response.code)
+        if status == HTTPStatus.OK:
+            return self._read(response, reservation, len(batch))
+        retry_after_s = _retry_after_s(response.headers)
+        if status == HTTPStatus.TOO_MANY_REQUESTS or code.lower().startswith("throttling"):
+            self.ledger.throttle(reservation, retry_after_s=retry_after_s)
+        else:
+            self._settle(reservation, None)
+        message = f"DashScope answered {status} {code}"
+        if not query:  # the service may quote the text, and a query is nobody's business
+            message += f": {self._shown(response.message)}"
+        if self._is_busy(status, code):
+            raise ProviderBusy(message, retry_after_s=retry_after_s)
+        if self._is_about_a_text(status, code, batch):
+            raise _TextAtFault(message) if not query else TextRefused(message, position=0)
+        raise ProviderRefused(f"{message}. Check key, account, model and base URL, then run the same command again")
+
+    def _send(
+        self, batch: list[str], reservation: Reservation, timeouts: tuple[float, float], *, query: bool
+    ) -> Any:
+        """The SDK's answer, whatever its status. A reservation whose outcome is unknown is left to count longest."""
+        from requests import RequestException
+
+        spec, transport = self.spec, self._transport
+        try:
+            return self._embedding.call(
+                model=spec.model,
+                input=batch,
+                dimension=spec.dimension,
+                text_type=spec.query_text_type if query else spec.document_text_type,
+                api_key=self._key,
+                base_address=self.endpoint,
+                session=self._session,
+                request_timeout=timeouts,
+            )
+        except transport.Unsent as exc:
+            self.ledger.forget(reservation)
+            raise ProviderBusy(f"DashScope cannot be reached at {self.endpoint}: {exc}") from None
+        except transport.TimedOut as exc:
+            self._spend(reservation.tokens)
+            raise ProviderBusy(f"DashScope: {exc} ({timeouts[1]:.1f} s)", reason="timeout") from None
+        except transport.Dropped as exc:
+            self._spend(reservation.tokens)
+            raise ProviderBusy(f"DashScope: {exc}") from None
+        except _UNREADABLE as exc:
+            if isinstance(exc, RequestException) and not isinstance(exc, ValueError):
+                raise
+            self._settle(reservation, None)
+            raise ProviderBusy(f"DashScope gave an answer that cannot be read ({type(exc).__name__})") from None
+        except RequestException as exc:
+            self._settle(reservation, None)
+            raise ProviderRefused(
+                f"{self.endpoint} does not answer as DashScope does ({type(exc).__name__}); check the base URL"
+            ) from None
+
+    def _read(self, response: Any, reservation: Reservation, count: int) -> Vectors:
+        """The vectors of a 200, each put where its `text_index` says."""
+        self._settle(reservation, _total_tokens(response.usage))
+        output = response.output
+        embeddings = output.get("embeddings") if isinstance(output, dict) else None
+        if not isinstance(embeddings, list) or not all(isinstance(entry, dict) for entry in embeddings):
+            raise ProviderBusy("DashScope answered 200 without embeddings; nothing of it is kept")
+        indexes = [entry.get("text_index") for entry in embeddings]
+        if not all(type(index) is int for index in indexes) or sorted(indexes) != list(range(count)):
+            raise ProviderBusy(
+                f"DashScope answered {len(indexes)} vectors for {count} texts, or not one for each; nothing is kept"
+            )
+        placed = sorted(embeddings, key=lambda entry: entry["text_index"])
+        vectors = [entry.get("embedding") for entry in placed]
+        if not all(isinstance(vector, list) for vector in vectors):
+            raise ProviderBusy("DashScope answered 200 with something else than vectors; nothing of it is kept")
+        return check_vectors(vectors, count, self.spec.dimension)
+
+    def _settle(self, reservation: Reservation, tokens: int | None) -> None:
+        self.ledger.settle(reservation, tokens=tokens)
+        self._spend(reservation.tokens if tokens is None else tokens)
+
+    def _spend(self, tokens: int) -> None:
+        with self._lock:
+            self._spent += tokens
+
+    def _is_busy(self, status: int, code: str) -> bool:
+        return (
+            status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.REQUEST_TIMEOUT}
+            or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+            or code.lower().startswith(_BUSY_CODES)
+        )
+
+    def _is_about_a_text(self, status: int, code: str, batch: list[str]) -> bool:
+        """By content inspection, or an invalid parameter where a text may be longer than the model takes."""
+        if status != HTTPStatus.BAD_REQUEST:
+            return False
+        if code.lower().startswith(_INSPECTION_CODES):
+            return True
+        longest = max(len(text.encode()) for text in batch)
+        return code.lower().startswith(_PARAMETER_CODES) and longest > self._caps.text_tokens
+
+    def _refuse_unsendable(self, texts: Sequence[str]) -> None:
+        """Name a blank or over-long text before it costs its batch."""
+        for position, text in enumerate(texts):
+            if _is_blank(text):
+                raise TextRefused("the text is blank; there is nothing to embed", position=position)
+            # no token is shorter than a byte
+            if len(text.encode()) > self._caps.text_tokens and self._count(text) > self._caps.text_tokens:
+                raise TextRefused(
+                    f"the text has {self._count(text):,} tokens; {self.spec.model} takes {self._caps.text_tokens:,}",
+                    position=position,
+                )
+
+    def _count(self, text: str) -> int:
+        known = self._counts.get(text)
+        if known is None:
+            known = len(self._tokenizer.encode(text))
+            with self._lock:
+                if len(self._counts) >= COUNTS_KEPT:
+                    self._counts.clear()
+                self._counts[text] = known
+        return known
+
+    def _shown(self, message: object) -> str:
+        """The service's message for the user: one line, bounded, without a key it may quote."""
+        line = " ".join(str(message).replace(self._key, "[key]").split())
+        return _KEY_LIKE.sub("[key]", line)[:MESSAGE_CHARS_MAX]
+
+
+class _TextAtFault(Exception):
+    """The service refused the batch for one of its texts, without saying which."""
+
+
+def _sdk() -> tuple[Any, Any]:
+    """The SDK's embedding call and tokenizer. Its logger would print texts and tracebacks of its own."""
+    import dashscope
+
+    logging.getLogger("dashscope").setLevel(logging.CRITICAL + 1)
+    return dashscope.TextEmbedding, dashscope.get_tokenizer("qwen-turbo")
+
+
+def _endpoint(base_url: str) -> str:
+    parts = urlsplit(base_url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.query:
+        raise InputRefused(
+            f"{parts.scheme}://{parts.hostname or ''}… is no base URL of DashScope; expected one like {BASE_URL}"
+        )
+    return base_url.rstrip("/")
+
+
+def _usable_key(api_key: str) -> str:
+    key = api_key.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ProviderRefused(
+            "DASHSCOPE_API_KEY is empty or holds characters no key has; set it to the key of your account"
+        )
+    return key
+
+
+def _batch_tokens(limits: Limits) -> int:
+    """Tokens of a batch: small beside the minute, yet large enough that requests do not become the scarce side."""
+    balanced = 1.5 * limits.tokens_per_minute / limits.requests_per_minute
+    wanted = max(balanced, limits.tokens_per_minute * BATCH_SHARE, BATCH_TOKENS_MIN)
+    return int(min(wanted, BATCH_TOKENS_MAX))
+
+
+def _concurrency(limits: Limits, batch_texts: int, batch_tokens: int) -> int:
+    """Calls in flight that use the limits up even when an answer takes `LATENCY_S`."""
+    tokens = min(batch_tokens, 200 * batch_texts)
+    a_second = min(limits.requests_per_minute, limits.tokens_per_minute / tokens) / 60
+    return max(2, min(CONCURRENCY_MAX, math.ceil(a_second * LATENCY_S)))
+
+
+def _total_tokens(usage: Any) -> int | None:
+    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    return total if type(total) is int and total >= 0 else None
+
+
+def _code(code: object) -> str:
+    return re.sub(r"[^\w.-]", "", str(code or ""))[:64] or "without a code"
+
+
+def _retry_after_s(headers: Any) -> float | None:
+    """Seconds of a Retry-After header, as a number or a date; None when there is none that can be read."""
+    value = next((value for name, value in dict(headers or {}).items() if name.lower() == "retry-after"), None)
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _is_blank(text: str) -> bool:
+    return all(character.isspace() or unicodedata.category(character)[0] == "C" for character in text)
