@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import threading
 import time
 import unicodedata
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from manifests.embedding import check_vectors
+from manifests.embedding import dashscope_answer as answer
 from manifests.embedding.spec import EmbeddingSpec, Vectors
-from manifests.errors import InputRefused, ProviderBusy, ProviderRefused, TextRefused
+from manifests.errors import ContractError, InputRefused, ProviderBusy, ProviderRefused, TextRefused
 from manifests.ledger import Ledger, Limits, Reservation
 
 BASE_URL = "https://dashscope.aliyuncs.com/api/v1"
@@ -41,16 +38,11 @@ BATCH_TOKENS_MAX = 8_192
 BATCH_TOKENS_MIN = 512
 # A batch of this share of the minute's tokens leaves little of the minute unused at its end.
 BATCH_SHARE = 1 / 256
-MESSAGE_CHARS_MAX = 300
 COUNTS_KEPT = 20_000
 BOUGHT_KEPT = 1_000
 
-_BUSY_CODES = ("throttling", "internalerror", "serviceunavailable", "requesttimeout", "gatewaytimeout")
-_INSPECTION_CODES = ("datainspection", "data_inspection")
-_PARAMETER_CODES = ("invalidparameter",)
 # What the SDK raises for an answer that is not the JSON object it expects.
 _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
-_KEY_LIKE = re.compile(r"sk-[\w.*-]{3,}")
 
 
 class ModelCaps(NamedTuple):
@@ -164,18 +156,27 @@ class DashScopeEmbedder:
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         """Vectors of shape (len(texts), dimension), float32; more than a request may hold goes in several.
 
-        When one text is refused, the others of its batch are bought all the same and kept here: the caller's next
-        call with them sends nothing a second time.
+        When a part fails, what was bought by then is kept here: the caller's next call with those texts sends
+        nothing a second time.
         """
         self._refuse_unsendable(texts)
-        missing = [position for position, text in enumerate(texts) if text not in self._bought]
-        for start in range(0, len(missing), self.batch_texts_max):
-            self._buy(texts, missing[start : start + self.batch_texts_max])
         with self._lock:
-            found = [self._bought[text] for text in texts]
+            found = {text: self._bought[text] for text in texts if text in self._bought}
+        first = {text: position for position, text in reversed(list(enumerate(texts))) if text not in found}
+        missing = sorted(first.values())
+        try:
+            for start in range(0, len(missing), self.batch_texts_max):
+                self._buy(texts, missing[start : start + self.batch_texts_max], found)
+        except ContractError:
+            with self._lock:
+                if len(self._bought) > BOUGHT_KEPT:
+                    self._bought.clear()
+                self._bought.update(found)
+            raise
+        with self._lock:
             for text in texts:
                 self._bought.pop(text, None)
-        return np.stack(found) if found else np.empty((0, self.spec.dimension), np.float32)
+        return np.stack([found[text] for text in texts]) if found else np.empty((0, self.spec.dimension), np.float32)
 
     def embed_query(self, text: str, *, timeout_s: float) -> Vectors:
         """One vector of shape (dimension,), float32, within `timeout_s`, at most 0.3 s of it waiting for room."""
@@ -184,38 +185,38 @@ class DashScopeEmbedder:
         estimate = len(text.encode()) // 3 + 1
         reservation = self.ledger.reserve(estimate, timeout_s=min(QUERY_ROOM_S, timeout_s / 4), query=True)
         left = max(0.01, deadline - time.monotonic())
-        vectors: Vectors = self._answer([text], reservation, (min(CONNECT_TIMEOUT_S, left / 2), left / 2), query=True)[0]
-        return vectors
+        connect = min(CONNECT_TIMEOUT_S, left / 4)
+        try:
+            vectors = self._answer([text], reservation, (connect, left - connect), query=True)
+        except _TextAtFault as fault:
+            raise TextRefused(str(fault), position=0) from fault
+        vector: Vectors = vectors[0]
+        return vector
 
     def stop(self) -> None:
         """Let calls that wait for room give up at once."""
         self.ledger.stop()
 
-    def _buy(self, texts: Sequence[str], positions: list[int]) -> None:
-        """Keep a vector for each position; halve a batch until the text at fault stands alone.
+    def _buy(self, texts: Sequence[str], positions: list[int], found: dict[str, Vectors]) -> None:
+        """Put a vector for each position into `found`; halve a batch until the text at fault stands alone.
 
         Raises:
             TextRefused: the first text at fault; every other one of the batch is bought by then.
         """
         batch = [texts[position] for position in positions]
         try:
-            vectors = self._embed(batch)
+            found.update(zip(batch, self._embed(batch), strict=True))
         except _TextAtFault as fault:
             if len(batch) == 1:
                 raise TextRefused(str(fault), position=positions[0]) from fault
             refused = None
             for half in (positions[: len(batch) // 2], positions[len(batch) // 2 :]):
                 try:
-                    self._buy(texts, half)
+                    self._buy(texts, half, found)
                 except TextRefused as exc:
                     refused = refused or exc
             if refused:
                 raise refused from fault
-            return
-        with self._lock:
-            if len(self._bought) > BOUGHT_KEPT:
-                self._bought.clear()
-            self._bought.update(zip(batch, vectors, strict=True))
 
     def _embed(self, batch: list[str]) -> Vectors:
         estimate = sum(self.count_tokens(batch))
@@ -227,28 +228,28 @@ class DashScopeEmbedder:
     ) -> Vectors:
         """Send once, write the outcome into the ledger, and return the vectors in the order of the texts."""
         response = self._send(batch, reservation, timeouts, query=query)
-        status, code = int(response.status_code), _code(response.code)
+        status = int(response.status_code)
         if status == HTTPStatus.OK:
-            return self._read(response, reservation, len(batch))
-        retry_after_s = _retry_after_s(response.headers)
-        if status == HTTPStatus.TOO_MANY_REQUESTS or code.lower().startswith("throttling"):
+            self._settle(reservation, answer.total_tokens(response.usage))
+            return answer.vectors_of(response, len(batch), self.spec.dimension)
+        code, retry_after_s = answer.code_of(response), answer.retry_after_s(response)
+        if answer.is_throttled(status, code):
             self.ledger.throttle(reservation, retry_after_s=retry_after_s)
         else:
             self._settle(reservation, None)
         message = f"DashScope answered {status} {code}"
         if not query:  # the service may quote the text, and a query is nobody's business
-            message += f": {self._shown(response.message)}"
-        if self._is_busy(status, code):
+            message += f": {answer.shown(response.message, self._key)}"
+        if answer.is_busy(status, code):
             raise ProviderBusy(message, retry_after_s=retry_after_s)
-        if self._is_about_a_text(status, code, batch):
-            raise _TextAtFault(message) if not query else TextRefused(message, position=0)
+        over_long = max(len(text.encode()) for text in batch) > self._caps.text_tokens
+        if answer.is_about_a_text(status, code, over_long=over_long):
+            raise _TextAtFault(message)
         raise ProviderRefused(f"{message}. Check key, account, model and base URL, then run the same command again")
 
-    def _send(
-        self, batch: list[str], reservation: Reservation, timeouts: tuple[float, float], *, query: bool
-    ) -> Any:
+    def _send(self, batch: list[str], reservation: Reservation, timeouts: tuple[float, float], *, query: bool) -> Any:
         """The SDK's answer, whatever its status. A reservation whose outcome is unknown is left to count longest."""
-        from requests import RequestException
+        from requests.exceptions import JSONDecodeError, RequestException
 
         spec, transport = self.spec, self._transport
         try:
@@ -271,34 +272,19 @@ class DashScopeEmbedder:
         except transport.Dropped as exc:
             self._spend(reservation.tokens)
             raise ProviderBusy(f"DashScope: {exc}") from None
-        except _UNREADABLE as exc:
-            if isinstance(exc, RequestException) and not isinstance(exc, ValueError):
-                raise
-            self._settle(reservation, None)
-            raise ProviderBusy(f"DashScope gave an answer that cannot be read ({type(exc).__name__})") from None
+        except JSONDecodeError as exc:
+            raise self._unreadable(reservation, exc) from None
         except RequestException as exc:
             self._settle(reservation, None)
             raise ProviderRefused(
                 f"{self.endpoint} does not answer as DashScope does ({type(exc).__name__}); check the base URL"
             ) from None
+        except _UNREADABLE as exc:
+            raise self._unreadable(reservation, exc) from None
 
-    def _read(self, response: Any, reservation: Reservation, count: int) -> Vectors:
-        """The vectors of a 200, each put where its `text_index` says."""
-        self._settle(reservation, _total_tokens(response.usage))
-        output = response.output
-        embeddings = output.get("embeddings") if isinstance(output, dict) else None
-        if not isinstance(embeddings, list) or not all(isinstance(entry, dict) for entry in embeddings):
-            raise ProviderBusy("DashScope answered 200 without embeddings; nothing of it is kept")
-        indexes = [entry.get("text_index") for entry in embeddings]
-        if not all(type(index) is int for index in indexes) or sorted(indexes) != list(range(count)):
-            raise ProviderBusy(
-                f"DashScope answered {len(indexes)} vectors for {count} texts, or not one for each; nothing is kept"
-            )
-        placed = sorted(embeddings, key=lambda entry: entry["text_index"])
-        vectors = [entry.get("embedding") for entry in placed]
-        if not all(isinstance(vector, list) for vector in vectors):
-            raise ProviderBusy("DashScope answered 200 with something else than vectors; nothing of it is kept")
-        return check_vectors(vectors, count, self.spec.dimension)
+    def _unreadable(self, reservation: Reservation, exc: Exception) -> ProviderBusy:
+        self._settle(reservation, None)
+        return ProviderBusy(f"DashScope gave an answer that cannot be read ({type(exc).__name__})")
 
     def _settle(self, reservation: Reservation, tokens: int | None) -> None:
         self.ledger.settle(reservation, tokens=tokens)
@@ -307,22 +293,6 @@ class DashScopeEmbedder:
     def _spend(self, tokens: int) -> None:
         with self._lock:
             self._spent += tokens
-
-    def _is_busy(self, status: int, code: str) -> bool:
-        return (
-            status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.REQUEST_TIMEOUT}
-            or status >= HTTPStatus.INTERNAL_SERVER_ERROR
-            or code.lower().startswith(_BUSY_CODES)
-        )
-
-    def _is_about_a_text(self, status: int, code: str, batch: list[str]) -> bool:
-        """By content inspection, or an invalid parameter where a text may be longer than the model takes."""
-        if status != HTTPStatus.BAD_REQUEST:
-            return False
-        if code.lower().startswith(_INSPECTION_CODES):
-            return True
-        longest = max(len(text.encode()) for text in batch)
-        return code.lower().startswith(_PARAMETER_CODES) and longest > self._caps.text_tokens
 
     def _refuse_unsendable(self, texts: Sequence[str]) -> None:
         """Name a blank or over-long text before it costs its batch."""
@@ -345,11 +315,6 @@ class DashScopeEmbedder:
                     self._counts.clear()
                 self._counts[text] = known
         return known
-
-    def _shown(self, message: object) -> str:
-        """The service's message for the user: one line, bounded, without a key it may quote."""
-        line = " ".join(str(message).replace(self._key, "[key]").split())
-        return _KEY_LIKE.sub("[key]", line)[:MESSAGE_CHARS_MAX]
 
 
 class _TextAtFault(Exception):
@@ -394,30 +359,6 @@ def _concurrency(limits: Limits, batch_texts: int, batch_tokens: int) -> int:
     tokens = min(batch_tokens, 200 * batch_texts)
     a_second = min(limits.requests_per_minute, limits.tokens_per_minute / tokens) / 60
     return max(2, min(CONCURRENCY_MAX, math.ceil(a_second * LATENCY_S)))
-
-
-def _total_tokens(usage: Any) -> int | None:
-    total = usage.get("total_tokens") if isinstance(usage, dict) else None
-    return total if type(total) is int and total >= 0 else None
-
-
-def _code(code: object) -> str:
-    return re.sub(r"[^\w.-]", "", str(code or ""))[:64] or "without a code"
-
-
-def _retry_after_s(headers: Any) -> float | None:
-    """Seconds of a Retry-After header, as a number or a date; None when there is none that can be read."""
-    value = next((value for name, value in dict(headers or {}).items() if name.lower() == "retry-after"), None)
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None
 
 
 def _is_blank(text: str) -> bool:

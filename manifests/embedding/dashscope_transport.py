@@ -50,7 +50,7 @@ def open_session(base_url: str, connections: int) -> requests.Session:
     return session
 
 
-class OneShot(HTTPAdapter):
+class OneShot(HTTPAdapter):  # type: ignore[misc]  # requests ships no types
     """Sends once and reads the whole answer before its read timeout has passed as a whole."""
 
     def send(self, request: Any, stream: bool = False, timeout: Any = None, **options: Any) -> requests.Response:  # noqa: ARG002 -- the body is always read here
