@@ -80,7 +80,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("session_capacity", "integer", 10_000, "open sessions at most", 1, 1_000_000),
     Setting("session_rounds", "integer", 200, "searches in one session at most", 1, 100_000),
     Setting("session_papers", "integer", 5_000, "papers returned in one session at most", 1, 1_000_000),
-    Setting("output_chars", "integer", 20_000, "characters of one answer at most", 500, 1_000_000),
+    Setting("output_chars", "integer", 20_000, "characters of one answer at most", 2_000, 1_000_000),
     Setting("call_deadline", "seconds", 30, "every call is answered or refused within this", 0.1, 600),
     Setting("concurrency", "integer", 4, "searches that run at the same time", 1, 256),
     Setting("queue", "integer", 128, "searches that may wait for a turn; more are told overloaded", 0, 10_000),
@@ -109,6 +109,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("allowed_origins", "list", (), "Origins accepted beside loopback, such as https://app.example.org"),
     Setting("trusted_proxies", "networks", (), "networks of proxies whose X-Forwarded-For is believed"),
     Setting("body_limit", "integer", 65_536, "bytes of one request body at most", 1_024, 16_777_216),
+    Setting(
+        "connections", "integer", 1_000, "client connections at the same time; more are answered 503", 1, 1_000_000
+    ),
     Setting("graceful_stop", "seconds", 10, "calls in flight may end within this after SIGTERM", 0, 600),
     Setting("log_format", "choice", "text", "one line a call on stderr", choices=("text", "json")),
     Setting(
@@ -162,6 +165,7 @@ class Settings:
     allowed_origins: tuple[str, ...]
     trusted_proxies: tuple[Network, ...]
     body_limit: int
+    connections: int
     graceful_stop: float
     log_format: str
     log_level: str

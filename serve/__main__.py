@@ -1,0 +1,145 @@
+"""`python -m serve`: flags and environment in, exit codes out. Nothing else of the program reads either.
+
+Exit codes: 0 stopped · 2 usage · 4 the search could not embed under --strict-hybrid · 5 Milvus · 6 manifest, index
+or state refused · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from types import FrameType
+
+import anyio
+
+from manifests.errors import ContractError
+from serve import VERSION
+from serve.errors import ErrorCode, ToolFailure
+from serve.observe import set_up_logging
+from serve.settings import SECRETS, SETTINGS, Settings, read_settings
+
+INTERRUPTED = 130
+TERMINATED = 143
+EXIT_CODE = {ErrorCode.EMBEDDING_UNAVAILABLE: 4, ErrorCode.INDEX_UNAVAILABLE: 5, ErrorCode.OVERLOADED: 5}
+
+
+def main(arguments: list[str]) -> int:
+    """The exit code of one run."""
+    given = _parser().parse_args(arguments)
+    secrets = {name: os.environ[name] for name in SECRETS if os.environ.get(name)}
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        settings = read_settings(vars(given), os.environ)
+        set_up_logging(settings.log_format, "warning" if given.command == "search" else settings.log_level)
+        if given.command == "search":
+            return _search(given, settings, secrets)
+        return _serve_stdio(settings, secrets) if settings.transport == "stdio" else _serve_http(settings, secrets)
+    except ContractError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _serve_http(settings: Settings, secrets: dict[str, str]) -> int:
+    from serve.http import bind, build_app, serve_http
+    from serve.opening import opened
+
+    with bind(settings.host, settings.port) as listener, opened(settings, secrets) as service:
+        app = build_app(service, settings, secrets.get("SERVE_BEARER_TOKEN"), VERSION)
+        # The web server ends by itself on these, then raises them again: by then there is nothing left to stop.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        serve_http(app, settings, listener)
+    return 0
+
+
+def _serve_stdio(settings: Settings, secrets: dict[str, str]) -> int:
+    from serve.stdio import quiet_stdout, serve_stdio
+
+    with quiet_stdout():
+        from serve.opening import opened
+
+        opening = opened(settings, secrets)
+        service = opening.__enter__()
+    try:
+        anyio.run(serve_stdio, service, VERSION)
+    finally:
+        opening.__exit__(None, None, None)
+    return 0
+
+
+def _search(given: argparse.Namespace, settings: Settings, secrets: dict[str, str]) -> int:
+    from serve.opening import opened
+    from serve.search import SearchRequest
+
+    request = SearchRequest(
+        query=given.query,
+        top_k=given.top_k,
+        search_depth=given.search_depth,
+        area=given.area,
+        paper_type=given.paper_type,
+        spotlight_only=given.spotlight,
+        min_score=given.min_score,
+        include_abstract=not given.no_abstract,
+    )
+    with opened(settings, secrets) as service:
+        try:
+            deadline = time.monotonic() + settings.call_deadline
+            sys.stdout.write(anyio.run(service.service.search, request, deadline) + "\n")
+        except ToolFailure as failure:
+            sys.stderr.write(f"{failure}\n")
+            return EXIT_CODE.get(failure.code, 2)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m serve",
+        description="Serve six MCP tools over one verified index, or search it once.",
+        epilog=f"Secrets come from the environment only: {', '.join(SECRETS)}.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=VERSION)
+    _add_settings(parser, argparse.SUPPRESS)
+    parser.set_defaults(command="serve")
+    commands = parser.add_subparsers(metavar="COMMAND", required=False)
+    search = commands.add_parser(
+        "search", help="one search from the terminal, in the tool's own text", allow_abbrev=False
+    )
+    search.set_defaults(command="search")
+    _add_settings(search, argparse.SUPPRESS)
+    search.add_argument("query", metavar="QUERY")
+    search.add_argument("--top-k", type=int, metavar="N", help="papers to show (default 10)")
+    search.add_argument("--search-depth", type=int, metavar="N", help="candidates to check (default 100)")
+    search.add_argument("--area", help="area or parent of areas, any case")
+    search.add_argument("--paper-type", help="such as regular or position")
+    search.add_argument("--spotlight", action="store_true", help="spotlight papers only")
+    search.add_argument("--min-score", type=float, metavar="S", help="least score, 0 to 1")
+    search.add_argument("--no-abstract", action="store_true", help="no abstract previews")
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, default: str) -> None:
+    """One flag a setting. Their values are checked by `read_settings`, alike for flags and environment."""
+    for setting in SETTINGS:
+        standing = "" if setting.default in (None, False, ()) else f" (default {setting.default})"
+        text = f"{setting.help}{standing} [{setting.variable}]"
+        if setting.kind == "switch":
+            parser.add_argument(
+                setting.flag, dest=setting.name, default=default, action="store_const", const="true", help=text
+            )
+        else:
+            parser.add_argument(
+                setting.flag, dest=setting.name, default=default, metavar=setting.kind.upper(), help=text
+            )
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(TERMINATED)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

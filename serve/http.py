@@ -1,0 +1,260 @@
+"""Streamable HTTP: `/mcp`, `/healthz`, `/readyz`, `/metrics`, and everything that guards them.
+
+Stateless: a request carries all there is to know, so any connection, restart or proxy may take the next one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import math
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+import anyio
+import uvicorn
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve.errors import UsageRefused
+from serve.limits import client_of
+from serve.observe import Metrics
+from serve.opening import Opened
+from serve.settings import Settings
+from serve.tools import Caller, build_server, new_request_id
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+LOOPBACK_ORIGIN = r"https?://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?"
+# A request may take this much longer than its call: reading the body and sending the answer.
+REQUEST_MARGIN_S = 10.0
+KEEP_ALIVE_S = 15
+BACKLOG = 512
+_REQUEST_ID = "serve.request_id"
+
+
+def build_app(opened: Opened, settings: Settings, bearer: str | None, version: str) -> Starlette:
+    """The ASGI application over an opened service."""
+
+    def caller(request: Request | None) -> Caller:
+        if request is None:
+            return Caller(None, new_request_id())
+        peer = request.client.host if request.client else None
+        client = client_of(peer, request.headers.getlist("x-forwarded-for"), settings.trusted_proxies)
+        return Caller(client, request.scope.get(_REQUEST_ID) or new_request_id())
+
+    server = build_server(opened.desk, opened.service.corpus, version, caller)
+    manager = StreamableHTTPSessionManager(
+        app=server,
+        json_response=True,
+        stateless=True,
+        max_request_body_size=settings.body_limit,
+        security_settings=_security(settings),
+    )
+    endpoint = CancelOnDisconnect(StreamableHTTPASGIApp(manager), settings.call_deadline + REQUEST_MARGIN_S)
+    return Starlette(
+        routes=[
+            Route("/mcp", endpoint, methods=["POST"]),
+            Route("/mcp/", endpoint, methods=["POST"]),
+            Route("/healthz", _healthz, methods=["GET"]),
+            Route("/readyz", _readyz(opened, version), methods=["GET"]),
+            Route("/metrics", _metrics(opened.metrics), methods=["GET"]),
+        ],
+        middleware=[
+            Middleware(RequestIds, metrics=opened.metrics),
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(settings.allowed_origins),
+                allow_origin_regex=LOOPBACK_ORIGIN,
+                allow_methods=["POST"],
+                allow_headers=["*"],
+            ),
+            Middleware(Bearer, token=bearer),
+        ],
+        lifespan=_lifespan(manager),
+    )
+
+
+def serve_http(app: Starlette, settings: Settings, listener: socket.socket) -> None:
+    """Answer on `listener` until SIGTERM or SIGINT; calls in flight may end within `graceful_stop`."""
+    host, port = listener.getsockname()[:2]
+    log.info("ready at http://%s:%s/mcp", f"[{host}]" if ":" in host else host, port)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        lifespan="on",
+        backlog=BACKLOG,
+        limit_concurrency=settings.connections,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(settings.graceful_stop),
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet: a port in use is known before the index is opened.
+
+    Raises:
+        UsageRefused: the address is taken, or is not one of this machine.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise UsageRefused(
+            f"cannot listen on {host} port {port}: {error.strerror}; give another --port or --host"
+        ) from error
+    return listener
+
+
+class CancelOnDisconnect:
+    """Ends the work of a request whose client is gone, which JSON mode would otherwise never notice.
+
+    It also bounds the whole request, so that a client that sends its body for ever holds nothing for ever.
+    """
+
+    def __init__(self, app: ASGIApp, seconds_max: float) -> None:
+        self._app = app
+        self._seconds_max = seconds_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        started = False
+
+        async def tracked(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        arrived, taken = anyio.create_memory_object_stream[Message](8)
+        with anyio.move_on_after(self._seconds_max) as limit:
+            async with arrived, taken, anyio.create_task_group() as group:
+
+                async def listen() -> None:
+                    message = await receive()
+                    while message["type"] != "http.disconnect":
+                        await arrived.send(message)
+                        message = await receive()
+                    group.cancel_scope.cancel()
+
+                group.start_soon(listen)
+                await self._app(scope, taken.receive, tracked)
+                group.cancel_scope.cancel()
+        if limit.cancelled_caught and not started:
+            late = PlainTextResponse("The request was not complete in time.", HTTPStatus.REQUEST_TIMEOUT)
+            await late(scope, receive, send)
+
+
+class RequestIds:
+    """Names every request, tells the client the name, and counts refusals by status."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = scope[_REQUEST_ID] = new_request_id()
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", name.encode())]
+                if message["status"] >= HTTPStatus.BAD_REQUEST:
+                    self._metrics.refused.labels(str(message["status"])).inc()
+            await send(message)
+
+        await self._app(scope, receive, named)
+
+
+class Bearer:
+    """Wants `Authorization: Bearer TOKEN` for everything but the probes, when there is a token."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        self._app = app
+        self._expected = f"Bearer {token}".encode() if token else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "http" and self._expected is not None and scope["path"] not in {"/healthz", "/readyz"}:
+            given = Headers(scope=scope).get("authorization", "").encode()
+            if not hmac.compare_digest(given, self._expected):
+                refusal = PlainTextResponse(
+                    "A bearer token is needed.", HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
+                )
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _security(settings: Settings) -> TransportSecuritySettings:
+    if "*" in settings.allowed_hosts:
+        return TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    names = [*LOOPBACK, settings.host, *settings.allowed_hosts]
+    hosts = [form for name in names for form in (name, f"{name}:*")]
+    origins = [form for name in LOOPBACK for scheme in ("http", "https") for form in _origin_forms(scheme, name)]
+    return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[*origins, *settings.allowed_origins])
+
+
+def _origin_forms(scheme: str, name: str) -> tuple[str, str]:
+    return f"{scheme}://{name}", f"{scheme}://{name}:*"
+
+
+def _lifespan(manager: StreamableHTTPSessionManager) -> Any:
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with manager.run():
+            yield
+
+    return lifespan
+
+
+async def _healthz(_: Request) -> Response:
+    return PlainTextResponse("ok")
+
+
+def _readyz(opened: Opened, version: str) -> Any:
+    async def readyz(_: Request) -> Response:
+        ready = await opened.service.probe()
+        manifest = opened.manifest
+        facts: Mapping[str, Any] = {
+            "ready": ready,
+            "index": "answers" if ready else "does not answer",
+            "manifest": {"name": manifest.snapshot.name, "digest": manifest.digest},
+            "collection": manifest.collection.name,
+            "papers": manifest.corpus.rows,
+            "embedding": str(manifest.embedding),
+            "provider": opened.embedding.state(),
+            "version": version,
+        }
+        return JSONResponse(facts, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return readyz
+
+
+def _metrics(metrics: Metrics) -> Any:
+    def page(_: Request) -> Response:
+        return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return page

@@ -1,0 +1,93 @@
+"""Open everything a server needs, in the order in which a refusal is cheapest: state, manifest, embedder, index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+
+from manifests.contract import Manifest, read_manifest
+from manifests.embedding.spec import EmbeddingSpec
+from manifests.gate import open_index
+from serve.errors import UsageRefused
+from serve.limits import RateLimit, steady_clock
+from serve.observe import Metrics
+from serve.query_embedding import QueryEmbedder
+from serve.search import PaperSearch
+from serve.session import SessionLimits, Sessions
+from serve.settings import Settings
+from serve.state import open_state
+from serve.tools import Desk
+from serve.workers import Workers
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A service that may answer: its index passed the gate."""
+
+    manifest: Manifest
+    service: PaperSearch
+    embedding: QueryEmbedder
+    desk: Desk
+    metrics: Metrics
+
+
+@contextmanager
+def opened(settings: Settings, secrets: Mapping[str, str]) -> Iterator[Opened]:
+    """The service of `settings`; everything it holds is released at the end.
+
+    Raises:
+        UsageRefused: a secret or limit the manifest's model needs is missing.
+        StateRefused: the state database is not ours.
+        IndexRefused: manifest, files or collection differ, each difference named.
+        MilvusError: Milvus did not come up within `milvus_wait`.
+    """
+    with ExitStack() as stack:
+        state = stack.enter_context(closing(open_state(settings.state, key=secrets.get("SERVE_HASH_KEY"))))
+        manifest = read_manifest(settings.manifest)
+        metrics = Metrics()
+        embedding = stack.enter_context(closing(_query_embedder(manifest.embedding, settings)))
+        index = stack.enter_context(
+            closing(
+                open_index(
+                    manifest,
+                    settings.milvus_uri,
+                    query_spec=embedding.spec,
+                    token=secrets.get("MILVUS_TOKEN"),
+                    engines=settings.engines,
+                    wait_s=settings.milvus_wait,
+                )
+            )
+        )
+        workers = stack.enter_context(closing(Workers(settings.concurrency, settings.queue)))
+        sessions = Sessions(state, _session_limits(settings), time.time)
+        sessions.bury()
+        metrics.gauge("serve_sessions_open", "Open search sessions.", sessions.live)
+        metrics.gauge("serve_searches_admitted", "Searches running or waiting.", lambda: workers.admitted)
+        service = PaperSearch(
+            index,
+            embedding,
+            sessions,
+            workers,
+            metrics,
+            strict_hybrid=settings.strict_hybrid,
+            output_chars=settings.output_chars,
+            now=time.time,
+        )
+        desk = Desk(service, metrics, RateLimit(state, settings.rate_limit, steady_clock()), settings.call_deadline)
+        yield Opened(manifest, service, embedding, desk, metrics)
+
+
+def _session_limits(settings: Settings) -> SessionLimits:
+    return SessionLimits(
+        settings.session_ttl, settings.session_capacity, settings.session_rounds, settings.session_papers
+    )
+
+
+def _query_embedder(spec: EmbeddingSpec, settings: Settings) -> QueryEmbedder:
+    if spec.provider == "local":
+        from manifests.embedding.local import LocalEmbedder
+
+        return QueryEmbedder(LocalEmbedder(spec, settings.model_path), settings.query_deadline)
+    raise UsageRefused(f"provider {spec.provider} cannot be served yet")
