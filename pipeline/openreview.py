@@ -8,26 +8,25 @@ Resumes  pages saved in the work folder are not asked for again; the folder is e
 
 from __future__ import annotations
 
-import fcntl
 import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from manifests.errors import InputRefused
-from pipeline.errors import BadRecords, WorkFolderHeld
+from pipeline.errors import BadRecords
 from pipeline.openreview_access import Access
 from pipeline.openreview_api import Limits, OpenReview
 from pipeline.openreview_listing import Listed, list_all, listings, work_key
 from pipeline.openreview_notes import SITE, BadNote, Tally, excluded, record
 from pipeline.progress import Report, silent
-from pipeline.snapshot import NAME_GRAMMAR, Provenance, Snapshot, write_snapshot
+from pipeline.snapshot import Provenance, Snapshot, free_folder, write_snapshot
+from pipeline.work import held
 
 RECORDS_NAMED_MAX = 20
 PUBLIC_LICENCES_MAX = 10
@@ -79,12 +78,12 @@ def fetch_openreview(
         OSError: the machine refused a write.
     """
     started = time.monotonic()
-    folder = _free_folder(fetch)
+    folder = free_folder(fetch.snapshots, fetch.name)
     client = OpenReview(
         access, limits or Limits(), sleep=sleep, waiting=lambda note: report(len(found.records), None, note)
     )
     found = _Found()
-    with _held(fetch.work):
+    with held(fetch.work, "fetch openreview"):
         groups = {venue_id: client.group(venue_id) for venue_id in fetch.venue_ids}
         for venue_id, group in groups.items():
             _gather(client, venue_id, group, fetch.work, found, report)
@@ -94,28 +93,6 @@ def fetch_openreview(
         for leftover in fetch.work.glob("pages-*"):
             shutil.rmtree(leftover)
     return _result(snapshot, found, client.requests, time.monotonic() - started)
-
-
-def _free_folder(fetch: Fetch) -> Path:
-    if not re.fullmatch(NAME_GRAMMAR, fetch.name):
-        raise InputRefused(f"{fetch.name!r} is no snapshot name; expected letters, digits, `.`, `_`, `-`, at most 64")
-    folder = fetch.snapshots / fetch.name
-    if folder.exists():
-        raise InputRefused(f"{folder} exists and a snapshot is never changed: choose another name or remove it first")
-    return folder
-
-
-@contextmanager
-def _held(work: Path) -> Iterator[None]:
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / ".fetch.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise WorkFolderHeld(
-                f"another fetch works in {work}; wait for it, or give this one its own --work"
-            ) from None
-        yield
 
 
 def _gather(

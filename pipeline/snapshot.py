@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -176,6 +177,20 @@ def open_snapshot(folder: Path) -> Snapshot:
             f"{_remedy(snapshot)}"
         )
     return snapshot
+
+
+def free_folder(snapshots: Path, name: str) -> Path:
+    """Where a new snapshot of this name will stand; asked before the work, not after it.
+
+    Raises:
+        InputRefused: the name does not fit the grammar, or there is such a snapshot.
+    """
+    if not re.fullmatch(NAME_GRAMMAR, name):
+        raise InputRefused(f"{name!r} is no snapshot name; expected letters, digits, `.`, `_` and `-`, at most 64")
+    folder = snapshots / name
+    if folder.exists():
+        raise InputRefused(f"{folder} exists and a snapshot is never changed: choose another name or remove it first")
+    return folder
 
 
 def write_snapshot(

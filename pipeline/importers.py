@@ -1,0 +1,259 @@
+"""`fetch file`: a list of papers that somebody already has -> snapshots/NAME.
+
+Reads    one JSONL, JSON, CSV, TSV or Parquet file (import_rows.py), column by column (import_columns.py)
+Writes   snapshots/NAME, whole or not at all, papers in the order of the file
+Holds    papers + rows left out by reason + rows merged = rows of the file
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from manifests.collection import FIELD
+from manifests.errors import InputRefused
+from manifests.files import file_sha256
+from pipeline.errors import BadRecords
+from pipeline.import_columns import BadCell, Columns, columns_of, flag, id_in_url, text, texts
+from pipeline.import_rows import BadRow, Format, Row, read_rows
+from pipeline.progress import Report, silent
+from pipeline.snapshot import Provenance, Snapshot, free_folder, write_snapshot
+
+ROWS_NAMED_MAX = 20
+
+# What a decision or status says, the first that fits: "Accept (oral)", "Top-25%", "Desk Reject", "Withdraw".
+LEFT_OUT = (
+    (re.compile(r"withdr", re.IGNORECASE), "withdrawn"),
+    (re.compile(r"desk[ _-]*reject", re.IGNORECASE), "desk_rejected"),
+    (re.compile(r"reject|retract", re.IGNORECASE), "rejected"),
+    (re.compile(r"\bsubmitted\b|\bactive\b|\bunder review\b", re.IGNORECASE), "submitted"),
+)
+ORAL = re.compile(r"\boral|\btop-5%", re.IGNORECASE)
+SPOTLIGHT = re.compile(r"spotlight|\btop-25%", re.IGNORECASE)
+PAPER_EVENT = re.compile(r"poster|oral|spotlight", re.IGNORECASE)
+POSITION = re.compile(r"position", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Import:
+    """What to import and where to put it.
+
+    `mapping`: our key -> their column or template; an empty column leaves the field out. `separator`: between the
+    authors and keywords that stand in one text (default: the first of `;`, `|`, `,` that the column uses). `decoded`:
+    keys whose texts hold HTML entities (default: authors in one text). `quarantine` leaves bad rows out.
+    """
+
+    path: Path
+    name: str
+    snapshots: Path
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    form: Format | None = None
+    separator: str | None = None
+    decoded: frozenset[str] | None = None
+    title: str = ""
+    url: str = ""
+    licence: str = ""
+    quarantine: bool = False
+
+
+@dataclass
+class _Found:
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)
+    by_event: dict[tuple[str, ...], str] = field(default_factory=dict)
+    excluded: Counter[str] = field(default_factory=Counter)
+    cases: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+    bad: dict[str, str] = field(default_factory=dict)
+
+
+def import_file(task: Import, *, report: Report = silent) -> dict[str, Any]:
+    """Write the snapshot of a list file; return what became of every row.
+
+    The result: name, snapshot (folder), sha256 (papers file), papers, rows, excluded {reason: rows}, cases {case:
+    times}, statuses {wording: rows}, columns {our key: their column}, unused_columns, bad {row: reason}, seconds.
+
+    Raises:
+        InputRefused: the snapshot exists, the file is no list of papers, the mapping does not fit, or no paper is left.
+        BadRecords: rows that cannot become records, without `quarantine`.
+        OSError: the machine refused a write.
+    """
+    started = time.monotonic()
+    folder = free_folder(task.snapshots, task.name)
+    rows = read_rows(task.path, task.form)
+    good = [row for row in rows if isinstance(row, Row)]
+    if not good:
+        fault = next((f" ({row.where}: {row.reason})" for row in rows if isinstance(row, BadRow)), "")
+        raise InputRefused(f"{task.path} holds no row that can be read{fault}; expected at least one paper")
+    columns = columns_of(good, task.mapping, task.separator, task.decoded)
+    if "event" in columns.theirs:
+        # An oral joins its poster, whose address is the paper's; so the posters come first.
+        rows.sort(key=lambda row: isinstance(row, Row) and bool(ORAL.search(str(columns.cell(row, "event")))))
+    found = _Found()
+    for number, row in enumerate(rows, 1):
+        _take(row, columns, found)
+        if number % 500 == 0 or number == len(rows):
+            report(number, len(rows), "")
+    _check(task, found, len(rows))
+    snapshot = write_snapshot(folder, _provenance(task), found.records.values())
+    return _result(snapshot, found, columns, len(rows), time.monotonic() - started)
+
+
+def _take(row: Row | BadRow, columns: Columns, found: _Found) -> None:
+    """One row into `found`: a record, part of one, or one more of a reason."""
+    if isinstance(row, BadRow):
+        found.excluded["bad_row"] += 1
+        found.bad[row.where] = row.reason
+        return
+    # A row that turns out bad leaves no trace in the counts of cases.
+    cases: Counter[str] = Counter()
+    try:
+        reason = _left_out(row, columns, found) or _join(_record(row, columns, cases), row, columns, found)
+    except BadCell as fault:
+        reason = "bad_row"
+        found.bad[row.where] = str(fault)
+    else:
+        found.cases.update(cases)
+    if reason:
+        found.excluded[reason] += 1
+
+
+def _left_out(row: Row, columns: Columns, found: _Found) -> str | None:
+    event = text(columns.cell(row, "event"), "event", columns, found.cases)
+    if event and not PAPER_EVENT.search(event):
+        return "not_a_paper"
+    if "status" not in columns.theirs:
+        return None
+    status = text(columns.cell(row, "status"), "status", columns, found.cases)
+    found.statuses[status or "(blank)"] += 1
+    return next((reason for pattern, reason in LEFT_OUT if status and pattern.search(status)), None)
+
+
+def _record(row: Row, columns: Columns, cases: Counter[str]) -> dict[str, Any]:
+    def one(key: str) -> str | None:
+        return text(columns.cell(row, key), key, columns, cases)
+
+    said = f"{one('status') or ''} {one('event') or ''}"
+    spotlight, oral = (flag(columns.cell(row, key), key) for key in ("spotlight", "oral"))
+    record = {
+        "id": _id(one, cases),
+        "title": one("title"),
+        "abstract": one("abstract") or "",
+        "authors": texts(columns.cell(row, "authors"), "authors", columns, cases),
+        "keywords": texts(columns.cell(row, "keywords"), "keywords", columns, cases),
+        "primary_area": one("primary_area"),
+        "paper_type": one("paper_type") or _type_of(one("track")),
+        "spotlight": bool(SPOTLIGHT.search(said)) if spotlight is None else spotlight,
+        "oral": bool(ORAL.search(said)) if oral is None else oral,
+        "forum_url": _url(one("forum_url"), "forum_url"),
+        "pdf_url": _url(one("pdf_url"), "pdf_url"),
+    }
+    if record["title"] is None:
+        raise BadCell(f"id {record['id']}: no title")
+    for key in ("abstract", "primary_area", "authors", "keywords"):
+        cases[f"no_{key}"] += not record[key]
+    return record
+
+
+def _id(one: Any, cases: Counter[str]) -> str:
+    """The id cell, else the id of the OpenReview address, else the number of the icml.cc event."""
+    found = one("id")
+    if not found or "://" in found:
+        forum_url, event_url = one("forum_url"), one("event_url")
+        derived = next((paper_id for url in (found, forum_url) if url and (paper_id := id_in_url(url))), None)
+        where = "id_from_forum_url" if derived else "id_from_event_url"
+        found = derived or (event_url.rstrip("/").rsplit("/", 1)[-1] if event_url else None)
+        cases[where] += found is not None
+    if not found:
+        raise BadCell("no id, and no forum address to take it from")
+    if len(found.encode()) > FIELD["paper_id"].bytes_max:
+        raise BadCell(f"id {found[:80]!r} is longer than {FIELD['paper_id'].bytes_max} bytes")
+    return str(found)
+
+
+def _type_of(track: str | None) -> str:
+    if track is None or track.strip().lower() in {"main", "conference"}:
+        return "regular"
+    return "position" if POSITION.search(track) else track
+
+
+def _url(value: str | None, key: str) -> str | None:
+    if value and not re.match(r"https?://\S+\Z", value):
+        raise BadCell(f"{key} is {value[:80]!r}; expected an http(s) address")
+    return value
+
+
+def _join(record: dict[str, Any], row: Row, columns: Columns, found: _Found) -> str | None:
+    """Keep the record, or see that it repeats one: the reason why it is none of its own.
+
+    The same id twice is one paper when only spotlight and oral differ (lists repeat orals beside their posters), and
+    bad otherwise. icml.cc gives the oral of a paper another event: there title and authors tell.
+    """
+    by_event = "event_url" in columns.theirs and (record["title"], *record["authors"])
+    known_id = record["id"] if record["id"] in found.records else by_event and found.by_event.get(by_event)
+    if not known_id:
+        found.records[record["id"]] = record
+        found.origin[record["id"]] = row.where
+        if by_event:
+            found.by_event[by_event] = record["id"]
+        return None
+    known = found.records[known_id]
+    differ = [key for key in record if record[key] != known[key] and key not in {"spotlight", "oral"}]
+    if record["id"] == known_id and differ and not by_event:
+        raise BadCell(f"id {record['id']} is also in {found.origin[known_id]}, where {', '.join(differ)} differ")
+    merged = record["spotlight"] > known["spotlight"] or record["oral"] > known["oral"]
+    for key in ("spotlight", "oral"):
+        known[key] = known[key] or record[key]
+    for key in ("abstract", "keywords", "primary_area", "forum_url", "pdf_url"):
+        known[key] = known[key] or record[key]
+    return "merged" if merged else "duplicate"
+
+
+def _check(task: Import, found: _Found, rows: int) -> None:
+    accounted = len(found.records) + found.excluded.total()
+    if accounted != rows:
+        raise InputRefused(f"{accounted} rows are accounted for, the file has {rows}; nothing was written")
+    if found.bad and not task.quarantine:
+        lines = [f"\n  - {where}: {reason}" for where, reason in list(found.bad.items())[:ROWS_NAMED_MAX]]
+        raise BadRecords(
+            f"{task.path}: {len(found.bad)} row(s) cannot become records; correct them, or leave them out with "
+            "--quarantine:" + "".join(lines)
+        )
+    if not found.records:
+        reasons = ", ".join(f"{reason} {times}" for reason, times in sorted(found.excluded.items()))
+        raise InputRefused(f"{task.path}: no paper is left of {rows} rows ({reasons}); expected at least one")
+
+
+def _provenance(task: Import) -> Provenance:
+    return Provenance(
+        name=task.name,
+        title=task.title or task.name,
+        # The folder is this machine's; the name and the digest are the file's.
+        source=f"file {task.path.name} sha256 {file_sha256(task.path)}",
+        url=task.url,
+        retrieved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        licence=task.licence or "not stated",
+    )
+
+
+def _result(snapshot: Snapshot, found: _Found, columns: Columns, rows: int, seconds: float) -> dict[str, Any]:
+    return {
+        "name": snapshot.card.name,
+        "snapshot": str(snapshot.folder),
+        "sha256": snapshot.sha256,
+        "papers": snapshot.card.papers,
+        "rows": rows,
+        "excluded": dict(sorted(found.excluded.items())),
+        "cases": {case: times for case, times in sorted(found.cases.items()) if times},
+        "statuses": dict(found.statuses.most_common()),
+        "columns": dict(columns.theirs),
+        "unused_columns": list(columns.unused),
+        "bad": found.bad,
+        "seconds": round(seconds, 3),
+    }
