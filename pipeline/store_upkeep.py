@@ -1,0 +1,291 @@
+"""What keeps the embedding store sound and small: verify, stats, prune.
+
+Reads    every part, spec and reference of the store
+Writes   prune alone: merged parts, then it removes what nothing needs and sets damaged parts aside
+Holds    a vector that a published manifest or a corpus in a work folder needs is never removed
+Resumes  at any moment the store is whole; a prune that was killed is run again
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from pydantic import ValidationError
+
+from manifests.embedding.spec import EmbeddingSpec, Vectors
+from manifests.files import file_sha256
+from pipeline.embedding_store import KEY, PARTS, REFERENCES, SPEC, lock, read_part, write_part
+from pipeline.errors import StoreDamaged
+from pipeline.progress import Report, silent
+
+DAMAGED = "damaged"
+MERGED_BYTES = 64 << 20  # of vectors in one merged part
+
+
+class Damage(NamedTuple):
+    """One file of the store that is not what was written."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True)
+class SpecStats:
+    """What the store holds of one embedding spec; `referenced` counts texts that a living file needs."""
+
+    spec: str
+    fingerprint: str
+    parts: int
+    vectors: int
+    referenced: int
+    bytes: int
+    needed_by: list[str]
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What `prune` did, or would do, to one embedding spec.
+
+    Attributes:
+        kept: distinct texts whose vector stays.
+        removed: vectors that nothing needed, and second copies.
+        parts_before: parts found.
+        parts: parts left.
+        damaged: names of the parts set aside in `damaged/`.
+        lost: texts that something needs and no sound part holds; the next build embeds them again.
+        needed_by: files whose texts are kept.
+    """
+
+    spec: str
+    fingerprint: str
+    kept: int = 0
+    removed: int = 0
+    parts_before: int = 0
+    parts: int = 0
+    damaged: list[str] = field(default_factory=list)
+    lost: int = 0
+    needed_by: list[str] = field(default_factory=list)
+
+
+def verify(folder: Path, report: Report = silent) -> list[Damage]:
+    """Read every part and name each damaged one; no damage gives an empty list.
+
+    Raises:
+        StoreHeld: `store prune` is at work.
+    """
+    damages: list[Damage] = []
+    with _held(folder, exclusive=False):
+        for spec_folder, spec in _specs(folder, damages):
+            paths = sorted(spec_folder.glob(PARTS))
+            for done, path in enumerate(paths, start=1):
+                try:
+                    read_part(path, spec.dimension)
+                except StoreDamaged as damage:
+                    damages.append(Damage(damage.path, damage.reason))
+                report(done, len(paths), str(spec))
+            for path in sorted((spec_folder / REFERENCES).glob("*.parquet")):
+                try:
+                    _reference(path)
+                except StoreDamaged as damage:
+                    damages.append(Damage(damage.path, damage.reason))
+    return damages
+
+
+def stats(folder: Path) -> list[SpecStats]:
+    """Parts, vectors and bytes of each embedding spec, and what needs them.
+
+    Raises:
+        StoreHeld: `store prune` is at work.
+        StoreDamaged: a part is not what was written.
+    """
+    found: list[SpecStats] = []
+    with _held(folder, exclusive=False):
+        for spec_folder, spec in _specs(folder, []):
+            paths = sorted(spec_folder.glob(PARTS))
+            keys = {key for path in paths for key in read_part(path, spec.dimension).keys}
+            needed, by, _ = _needed(spec_folder)
+            found.append(
+                SpecStats(
+                    spec=str(spec),
+                    fingerprint=spec.fingerprint,
+                    parts=len(paths),
+                    vectors=len(keys),
+                    referenced=len(needed & keys),
+                    bytes=sum(path.stat().st_size for path in paths),
+                    needed_by=by,
+                )
+            )
+    return found
+
+
+def prune(folder: Path, *, dry_run: bool = False, report: Report = silent) -> list[Pruned]:
+    """Remove the vectors that nothing needs, merge small parts, set damaged parts aside; `dry_run` only counts.
+
+    A text is needed while the manifest or the papers.parquet that referenced it exists. Of a file that was published
+    several times, the reference with the file's present digest counts; without one, all of them do.
+
+    Raises:
+        StoreHeld: a build uses the store.
+    """
+    pruned: list[Pruned] = []
+    with _held(folder, exclusive=True):
+        for spec_folder, spec in _specs(folder, []):
+            pruned.append(_prune_spec(spec_folder, spec, dry_run, report))
+    return pruned
+
+
+def _prune_spec(folder: Path, spec: EmbeddingSpec, dry_run: bool, report: Report) -> Pruned:
+    needed, needed_by, dead = _needed(folder)
+    paths = sorted(folder.glob(PARTS))
+    merged = _Merger(folder, MERGED_BYTES // (4 * spec.dimension), dry_run=dry_run)
+    damaged: list[Path] = []
+    rows = 0
+    for done, path in enumerate(paths, start=1):
+        try:
+            part = read_part(path, spec.dimension)
+        except StoreDamaged:
+            damaged.append(path)
+        else:
+            rows += len(part.keys)
+            merged.take(path.name, part.keys, part.vectors, needed)
+        report(done, len(paths), str(spec))
+    merged.flush()
+    if not dry_run:
+        _replace(folder, paths, damaged, merged.names)
+        for path in dead:
+            path.unlink()
+    return Pruned(
+        spec=str(spec),
+        fingerprint=spec.fingerprint,
+        kept=len(merged.keys),
+        removed=rows - len(merged.keys),
+        parts_before=len(paths),
+        parts=len(merged.names),
+        damaged=[path.name for path in damaged],
+        lost=len(needed - merged.keys),
+        needed_by=needed_by,
+    )
+
+
+class _Merger:
+    """Gathers needed vectors, each text once, into parts of `rows_max`; a part that is large and all needed stays."""
+
+    def __init__(self, folder: Path, rows_max: int, *, dry_run: bool) -> None:
+        self.keys: set[str] = set()
+        self.names: list[str] = []
+        self._folder, self._rows_max, self._dry_run = folder, rows_max, dry_run
+        self._waiting: list[str] = []
+        self._vectors: list[Vectors] = []
+
+    def take(self, name: str, keys: list[str], vectors: Vectors, needed: set[str]) -> None:
+        rows = [row for row, key in enumerate(keys) if key in needed and key not in self.keys]
+        self.keys.update(keys[row] for row in rows)
+        if len(rows) == len(keys) and len(keys) * 2 > self._rows_max:
+            self.names.append(name)
+            return
+        if rows:
+            self._waiting += [keys[row] for row in rows]
+            self._vectors.append(vectors[rows])
+        if len(self._waiting) >= self._rows_max:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._waiting:
+            return
+        if self._dry_run:
+            self.names.append(f"merged-{len(self.names)}")
+        else:
+            self.names.append(write_part(self._folder, self._waiting, np.concatenate(self._vectors)))
+        self._waiting, self._vectors = [], []
+
+
+def _replace(folder: Path, before: list[Path], damaged: list[Path], kept: list[str]) -> None:
+    """The merged parts are written: now the old ones may go, and what killed writers left."""
+    for path in damaged:
+        (folder / DAMAGED).mkdir(exist_ok=True)
+        path.replace(folder / DAMAGED / path.name)
+    for path in before:
+        if path not in damaged and path.name not in kept:
+            path.unlink()
+    for path in [*folder.glob(".part-*"), *folder.glob(f"{REFERENCES}/.*")]:
+        path.unlink()
+
+
+def _needed(folder: Path) -> tuple[set[str], list[str], list[Path]]:
+    """Texts that living files need, those files, and the references that no longer count."""
+    by_file: dict[str, list[tuple[str, Path, pl.Series]]] = {}
+    for path in sorted((folder / REFERENCES).glob("*.parquet")):
+        frame = _reference(path)
+        by_file.setdefault(frame["path"][0], []).append((frame["digest"][0], path, frame[KEY]))
+    needed: set[str] = set()
+    living: list[str] = []
+    dead: list[Path] = []
+    for where, references in sorted(by_file.items()):
+        if not Path(where).exists():
+            dead += [path for _, path, _ in references]
+            continue
+        living.append(where)
+        present = _digest(Path(where))
+        known = present in {digest for digest, _, _ in references}
+        for digest, path, keys in references:
+            if known and digest != present:
+                dead.append(path)
+            else:
+                needed.update(keys)
+    return needed, living, dead
+
+
+def _reference(path: Path) -> pl.DataFrame:
+    try:
+        frame = pl.read_parquet(path)
+        if frame.columns == ["path", "digest", KEY] and len(frame):
+            return frame
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise StoreDamaged(path, f"it should list the texts of a manifest, and cannot be read ({error})") from error
+    raise StoreDamaged(path, f"it should list the texts of a manifest, and has columns {frame.columns}")
+
+
+def _digest(path: Path) -> str | None:
+    """The digest of the file as it is now; None where a manifest cannot be read."""
+    if path.suffix != ".json":
+        return file_sha256(path)
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        return None
+    digest = found.get("digest") if isinstance(found, dict) else None
+    return digest if isinstance(digest, str) else None
+
+
+def _specs(folder: Path, damages: list[Damage]) -> Iterator[tuple[Path, EmbeddingSpec]]:
+    """Each spec folder with its spec; one whose spec.json is not its own is named and left alone."""
+    for path in sorted(folder.glob(f"*/{SPEC}")):
+        try:
+            spec = EmbeddingSpec.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            damages.append(Damage(path, f"it cannot be read: {error}"))
+            continue
+        if spec.fingerprint != path.parent.name:
+            damages.append(Damage(path, f"it describes {spec.fingerprint}, another spec than its folder's"))
+            continue
+        yield path.parent, spec
+
+
+@contextmanager
+def _held(folder: Path, *, exclusive: bool) -> Iterator[None]:
+    if not folder.is_dir():
+        yield
+        return
+    descriptor = lock(folder, exclusive=exclusive)
+    try:
+        yield
+    finally:
+        os.close(descriptor)

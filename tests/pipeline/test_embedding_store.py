@@ -1,0 +1,353 @@
+"""The embedding store: what it keeps, how it finds damage, and what prune may remove."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from manifests.errors import ProviderBusy
+from pipeline.embedding_store import EmbeddingStore, write_part
+from pipeline.errors import StoreDamaged, StoreHeld
+from pipeline.store_upkeep import prune, stats, verify
+from tests.pipeline.embed_stand import SPEC, vector_of
+
+
+def key(number: int) -> str:
+    return hashlib.sha256(f"text {number}".encode()).hexdigest()
+
+
+def keys(numbers: Sequence[int]) -> list[str]:
+    return [key(number) for number in numbers]
+
+
+def rows(numbers: Sequence[int]) -> np.ndarray:
+    return np.stack([vector_of(f"text {number}") for number in numbers])
+
+
+def fill(folder: Path, *parts: Sequence[int]) -> None:
+    with EmbeddingStore(folder, SPEC) as store:
+        for numbers in parts:
+            store.append(keys(numbers), rows(numbers))
+
+
+def manifest(path: Path, digest: str) -> Path:
+    path.write_text(json.dumps({"digest": digest}), encoding="utf-8")
+    return path
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted((folder / SPEC.fingerprint).glob("part-*.parquet"))
+
+
+def test_vectors_come_back_in_the_order_asked_whatever_part_holds_them(tmp_path: Path):
+    fill(tmp_path, range(5), range(5, 9))
+
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        order = [7, 0, 3, 8, 0]
+        assert np.array_equal(store.vectors(keys(order)), rows(order))
+        assert store.missing(keys([3, 9, 10, 9])) == keys([9, 10])
+
+
+def test_a_part_that_another_build_adds_is_seen(tmp_path: Path):
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        assert store.missing(keys([1])) == keys([1])
+        fill(tmp_path, [1])
+        assert store.missing(keys([1])) == []
+
+
+def test_the_same_batch_twice_is_one_part(tmp_path: Path):
+    fill(tmp_path, range(3))
+    fill(tmp_path, range(3))
+
+    assert len(parts(tmp_path)) == 1
+
+
+def test_specs_never_share_a_vector(tmp_path: Path):
+    fill(tmp_path, range(3))
+    other = SPEC.model_copy(update={"model": "scripted-2"})
+
+    with EmbeddingStore(tmp_path, other) as store:
+        assert store.missing(keys(range(3))) == keys(range(3))
+
+
+def test_a_text_without_vector_is_an_error_that_names_the_command(tmp_path: Path):
+    fill(tmp_path, [1])
+
+    with EmbeddingStore(tmp_path, SPEC) as store, pytest.raises(Exception, match=key(2)) as refusal:
+        store.vectors(keys([1, 2]))
+    assert "python -m pipeline embed" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [rows([1]), np.zeros((2, 8), np.float32), np.full((2, 8), np.nan, np.float32), np.ones((2, 9), np.float32)],
+    ids=["count", "zero", "nan", "dimension"],
+)
+def test_an_unusable_vector_is_never_written(tmp_path: Path, wrong: np.ndarray):
+    with EmbeddingStore(tmp_path, SPEC) as store, pytest.raises(ProviderBusy):
+        store.append(keys([1, 2]), wrong)
+    assert parts(tmp_path) == []
+
+
+def test_a_read_only_store_writes_nothing_even_where_there_is_none(tmp_path: Path):
+    with EmbeddingStore(tmp_path / "none", SPEC, create=False) as store:
+        assert store.missing(keys([1])) == keys([1])
+    assert list(tmp_path.iterdir()) == []
+
+
+def cut_short(part: Path) -> None:
+    part.write_bytes(part.read_bytes()[:-20])
+
+
+def one_byte(part: Path) -> None:
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+
+
+def emptied(part: Path) -> None:
+    part.write_bytes(b"")
+
+
+def rewritten(part: Path, frame: pl.DataFrame) -> None:
+    """Other content under its own right name: what only the checks behind the name can find."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer)
+    name = f"part-{hashlib.sha256(buffer.getvalue()).hexdigest()[:32]}.parquet"
+    part.with_name(name).write_bytes(buffer.getvalue())
+    part.unlink()
+
+
+def other_columns(part: Path) -> None:
+    rewritten(part, pl.read_parquet(part).rename({"vector": "dense"}))
+
+
+def other_dimension(part: Path) -> None:
+    frame = pl.DataFrame({"text_sha256": keys([0])}).with_columns(
+        vector=pl.Series([[1.0] * 7], dtype=pl.Array(pl.Float32, 7))
+    )
+    rewritten(part, frame)
+
+
+def with_value(value: float):
+    def damage(part: Path) -> None:
+        vectors = np.full((1, 8), value, np.float32)
+        frame = pl.DataFrame({"text_sha256": keys([0])}).with_columns(
+            vector=pl.Series(vectors, dtype=pl.Array(pl.Float32, 8))
+        )
+        rewritten(part, frame)
+
+    return damage
+
+
+def not_parquet(part: Path) -> None:
+    name = f"part-{hashlib.sha256(b'nonsense').hexdigest()[:32]}.parquet"
+    part.with_name(name).write_bytes(b"nonsense")
+    part.unlink()
+
+
+DAMAGES = {
+    "cut short": cut_short,
+    "one byte": one_byte,
+    "emptied": emptied,
+    "other columns": other_columns,
+    "other dimension": other_dimension,
+    "not finite": with_value(float("nan")),
+    "zero": with_value(0.0),
+    "not Parquet": not_parquet,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_part_is_named_stops_a_build_and_is_set_aside_by_prune(tmp_path: Path, damage):
+    fill(tmp_path, [0], range(1, 6))
+    published = manifest(tmp_path / "m.json", "d")
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(published, "d", keys(range(6)))
+    victim = next(part for part in parts(tmp_path) if len(pl.read_parquet(part)) == 1)
+    before = set(parts(tmp_path))
+    damage(victim)
+    broken = next(iter(set(parts(tmp_path)) - before), victim)
+
+    assert [found.path for found in verify(tmp_path)] == [broken]
+    with EmbeddingStore(tmp_path, SPEC) as store, pytest.raises(StoreDamaged, match=broken.name) as stop:
+        store.missing(keys([1]))
+    assert stop.value.exit_code == 6
+    assert "store verify" in str(stop.value)
+    assert "store prune" in str(stop.value)
+
+    [pruned] = prune(tmp_path)
+    assert (pruned.damaged, pruned.kept, pruned.lost) == ([broken.name], 5, 1)
+    assert (tmp_path / SPEC.fingerprint / "damaged" / broken.name).exists()
+    assert verify(tmp_path) == []
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        assert store.missing(keys(range(6))) == keys([0])
+        assert np.array_equal(store.vectors(keys(range(1, 6))), rows(range(1, 6)))
+
+
+def test_a_part_damaged_after_it_was_scanned_is_still_never_served(tmp_path: Path):
+    fill(tmp_path, range(4))
+
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        assert store.missing(keys(range(4))) == []
+        one_byte(parts(tmp_path)[0])
+        with pytest.raises(StoreDamaged):
+            store.vectors(keys([2]))
+
+
+def test_a_spec_file_that_is_not_its_folders_is_named_and_its_vectors_left_alone(tmp_path: Path):
+    fill(tmp_path, range(4))
+    spec = tmp_path / SPEC.fingerprint / "spec.json"
+    spec.write_text(spec.read_text().replace("scripted", "other"))
+
+    assert [damage.path for damage in verify(tmp_path)] == [spec]
+    assert prune(tmp_path) == []
+    assert len(parts(tmp_path)) == 1
+
+
+def test_prune_keeps_what_a_published_manifest_needs_and_merges_it(tmp_path: Path):
+    fill(tmp_path, range(4), range(4, 8), range(8, 12))
+    published = manifest(tmp_path / "m.json", "d")
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(published, "d", keys([1, 5, 9]))
+
+    [planned] = prune(tmp_path, dry_run=True)
+    assert len(parts(tmp_path)) == 3
+    [pruned] = prune(tmp_path)
+
+    assert (planned.kept, planned.removed, planned.parts) == (pruned.kept, pruned.removed, pruned.parts) == (3, 9, 1)
+    assert pruned.needed_by == [str(published)]
+    assert len(parts(tmp_path)) == 1
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        assert np.array_equal(store.vectors(keys([9, 1, 5])), rows([9, 1, 5]))
+        assert store.missing(keys([0])) == keys([0])
+    [again] = prune(tmp_path)
+    assert (again.kept, again.removed) == (3, 0)
+
+
+def test_prune_removes_the_vectors_of_a_manifest_that_is_gone(tmp_path: Path):
+    fill(tmp_path, range(4))
+    published = manifest(tmp_path / "m.json", "d")
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(published, "d", keys(range(4)))
+    published.unlink()
+
+    [pruned] = prune(tmp_path)
+
+    assert (pruned.kept, pruned.removed) == (0, 4)
+    assert parts(tmp_path) == []
+
+
+def test_going_back_to_an_older_manifest_keeps_its_vectors(tmp_path: Path):
+    fill(tmp_path, range(6))
+    published = manifest(tmp_path / "m.json", "older")
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(published, "older", keys(range(4)))
+        store.reference(published, "newer", keys(range(2, 6)))
+
+    [pruned] = prune(tmp_path)
+
+    assert pruned.kept == 4
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        assert store.missing(keys(range(6))) == keys([4, 5])
+
+
+def test_a_manifest_that_cannot_be_read_keeps_everything_it_ever_needed(tmp_path: Path):
+    fill(tmp_path, range(6))
+    published = manifest(tmp_path / "m.json", "older")
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(published, "older", keys(range(4)))
+        store.reference(published, "newer", keys(range(2, 6)))
+    published.write_text("{")
+
+    [pruned] = prune(tmp_path)
+
+    assert pruned.kept == 6
+
+
+def test_a_reference_that_cannot_be_read_is_named_and_stops_prune(tmp_path: Path):
+    fill(tmp_path, range(4))
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(manifest(tmp_path / "m.json", "d"), "d", keys(range(4)))
+    [reference] = (tmp_path / SPEC.fingerprint / "references").iterdir()
+    reference.write_bytes(b"nonsense")
+
+    assert [damage.path for damage in verify(tmp_path)] == [reference]
+    with pytest.raises(StoreDamaged, match=reference.name):
+        prune(tmp_path)
+    assert len(parts(tmp_path)) == 1
+
+
+def test_large_needed_parts_are_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("pipeline.store_upkeep.MERGED_BYTES", 10 * 4 * SPEC.dimension)
+    fill(tmp_path, range(8), [8], [9], range(10, 18))
+    large = [part for part in parts(tmp_path) if len(pl.read_parquet(part)) == 8]
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(manifest(tmp_path / "m.json", "d"), "d", keys(range(18)))
+
+    prune(tmp_path)
+
+    assert set(large) < set(parts(tmp_path))
+    assert len(parts(tmp_path)) == 3
+
+
+def test_prune_and_builds_keep_each_other_out(tmp_path: Path):
+    fill(tmp_path, range(3))
+
+    with EmbeddingStore(tmp_path, SPEC), EmbeddingStore(tmp_path, SPEC):
+        with pytest.raises(StoreHeld, match="held by a build") as held:
+            prune(tmp_path)
+        assert verify(tmp_path) == []
+    assert held.value.exit_code == 7
+    assert prune(tmp_path)[0].removed == 3
+
+
+def test_what_a_killed_writer_left_is_cleared_and_never_read(tmp_path: Path):
+    fill(tmp_path, range(3))
+    folder = tmp_path / SPEC.fingerprint
+    (folder / ".part-0123.parquet-abcd").write_bytes(b"half")
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(manifest(tmp_path / "m.json", "d"), "d", keys(range(3)))
+        assert store.missing(keys(range(3))) == []
+
+    prune(tmp_path)
+
+    assert not list(folder.glob(".part-*"))
+
+
+def test_a_prune_that_was_killed_after_merging_leaves_a_whole_store(tmp_path: Path):
+    fill(tmp_path, range(4), range(4, 8))
+    write_part(tmp_path / SPEC.fingerprint, keys(range(8)), rows(range(8)))
+
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        assert np.array_equal(store.vectors(keys(range(8))), rows(range(8)))
+        store.reference(manifest(tmp_path / "m.json", "d"), "d", keys(range(8)))
+    [pruned] = prune(tmp_path)
+    assert (pruned.kept, pruned.removed, pruned.parts) == (8, 8, 1)
+
+
+def test_stats_tell_parts_vectors_and_what_needs_them(tmp_path: Path):
+    fill(tmp_path, range(4), range(4, 6))
+    published = manifest(tmp_path / "m.json", "d")
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(published, "d", keys([1, 2]))
+
+    [found] = stats(tmp_path)
+
+    assert (found.spec, found.parts, found.vectors, found.referenced) == (str(SPEC), 2, 6, 2)
+    assert found.needed_by == [str(published)]
+    assert found.bytes == sum(part.stat().st_size for part in parts(tmp_path))
+
+
+def test_an_absent_store_is_empty_and_stays_absent(tmp_path: Path):
+    absent = tmp_path / "none"
+
+    assert (verify(absent), stats(absent), prune(absent)) == ([], [], [])
+    assert not absent.exists()
