@@ -8,28 +8,28 @@ import json
 import os
 import sys
 import tempfile
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from manifests.errors import ContractError, Difference, InputRefused
+from manifests import VERSION
+from manifests.contract import read_manifest
+from manifests.embedding.spec import Embedder, EmbeddingSpec
+from manifests.errors import ContractError, Difference
+from manifests.lite import is_lite
 from pipeline.arguments import parser
-from pipeline.errors import MachineRefused
+from pipeline.console import Console
+from pipeline.errors import MachineRefused, UsageError
+from pipeline.places import Places
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-USAGE, INTERRUPTED = 2, 130
+INTERRUPTED = 130
 
-
-class UsageError(ContractError):
-    """Flags or environment that do not fit together."""
-
-    exit_code = USAGE
+Environment = Mapping[str, str]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code."""
-    args = parser(version()).parse_args(arguments)
+    args = parser(VERSION).parse_args(arguments)
     try:
         return COMMANDS[args.command](args, os.environ)
     except ContractError as error:
@@ -46,10 +46,152 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def version() -> str:
-    """The version in pyproject.toml: the repository is an application, nothing is installed."""
-    with (REPOSITORY / "pyproject.toml").open("rb") as file:
-        return str(tomllib.load(file)["project"]["version"])
+def _build(args: argparse.Namespace, environment: Environment) -> int:
+    from pipeline.build import build
+
+    console = Console()
+    request = _request(args, environment, Places.of_snapshot(args, environment))
+    built = build(request, _embedder(args, environment), console)
+    console.built(built, request.target)
+    return _say(args, built.facts())
+
+
+def _load(args: argparse.Namespace, environment: Environment) -> int:
+    from pipeline.corpus import tabulate
+    from pipeline.snapshot import open_snapshot
+    from pipeline.work import held
+
+    places = Places.of_snapshot(args, environment)
+    with held(places.work, f"load {args.snapshot}"), Console().stage("load") as report:
+        corpus = tabulate(open_snapshot(args.snapshot), places.work, quarantine=args.quarantine, report=report)
+    return _say(args, corpus.facts.model_dump(), f"{corpus.path}: {corpus.facts.corpus.rows:,} papers")
+
+
+def _embed(args: argparse.Namespace, environment: Environment) -> int:
+    from pipeline.corpus import read_corpus
+    from pipeline.embed import embed
+    from pipeline.embedding_store import EmbeddingStore
+    from pipeline.work import held
+
+    places = Places.of_work(args, environment)
+    embedder = _embedder(args, environment)
+    with held(places.work, "embed"), Console().stage("embed") as report:
+        corpus = read_corpus(places.work)
+        store = EmbeddingStore(places.store, embedder.spec)
+        result = embed(corpus.path, store, embedder, _policy(args), report)
+    return _say(args, result._asdict(), f"{result.reused:,} reused, {result.embedded:,} new vectors in {places.store}")
+
+
+def _index(args: argparse.Namespace, environment: Environment) -> int:
+    from pipeline.build import Built, publish
+    from pipeline.corpus import read_corpus
+    from pipeline.embedding_store import EmbeddingStore
+    from pipeline.measure import Meter
+    from pipeline.publish import draft
+    from pipeline.work import held
+
+    console, meter = Console(), Meter()
+    places = Places.of_work(args, environment)
+    spec = _spec(args)
+    with held(places.work, "index"):
+        corpus = read_corpus(places.work)
+        manifest = draft(corpus, spec)
+        request = _request(args, environment, places.named(manifest.snapshot.name))
+        publish(corpus, manifest, EmbeddingStore(places.store, spec), request, meter, console)
+    built = Built(manifest, request.manifest, None, meter)
+    return _say(args, built.facts(), f"{request.manifest} published, digest {manifest.digest[:12]}")
+
+
+def _validate(args: argparse.Namespace, environment: Environment) -> int:
+    from pipeline.validate import validate
+
+    places = Places.of_manifest(args, environment)
+    target = places.target
+    with Console().stage("validate") as report:
+        digest, differences = validate(places.manifest, target, args.snapshot, args.model, report)
+    verdict = {"ok": not differences, "digest": digest, "differences": [_as_json(each) for each in differences]}
+    if not differences:
+        return _say(args, verdict, f"{places.manifest}: everything it pins is in place, digest {digest}")
+    lines = "".join(f"\n  - {difference}" for difference in differences)
+    _say(args, verdict)
+    print(f"error: {places.manifest}: {len(differences)} difference(s):{lines}", file=sys.stderr)
+    return 6
+
+
+def _plan(args: argparse.Namespace, environment: Environment) -> int:
+    from pipeline.corpus import tabulate
+    from pipeline.embed import plan
+    from pipeline.embedding_store import EmbeddingStore
+    from pipeline.snapshot import open_snapshot
+
+    places = Places.of_snapshot(args, environment)
+    embedder = _embedder(args, environment)
+    with tempfile.TemporaryDirectory(prefix="plan-") as scratch, Console().stage("plan") as report:
+        corpus = tabulate(open_snapshot(args.snapshot), Path(scratch), quarantine=True, report=report)
+        planned = plan(corpus.path, EmbeddingStore(places.store, embedder.spec), embedder, _quotas(args, environment))
+    return _say(args, planned._asdict(), str(planned))
+
+
+def _status(args: argparse.Namespace, environment: Environment) -> int:
+    from pipeline.status import status
+
+    places = Places.of_work(args, environment)
+    found = status(places.work, places.manifest, places.store, _spec(args))
+    return _say(args, found, "\n".join(f"{key:<12}{value}" for key, value in found.items()))
+
+
+def _prune(args: argparse.Namespace, environment: Environment) -> int:
+    from pipeline.work import held, prune
+
+    places = Places.of_work(args, environment)
+    with held(places.work, "prune"):
+        kept = read_manifest(places.manifest).collection.name
+        removed = [path.name for path in prune(places.work, kept)]
+    return _say(args, {"kept": kept, "removed": removed}, f"kept {kept}, removed {', '.join(removed) or 'nothing'}")
+
+
+def _diff(args: argparse.Namespace, environment: Environment) -> int:
+    raise NotImplementedError
+
+
+def _evaluate(args: argparse.Namespace, environment: Environment) -> int:
+    raise NotImplementedError
+
+
+def _store(args: argparse.Namespace, environment: Environment) -> int:
+    raise NotImplementedError
+
+
+def _fetch(args: argparse.Namespace, environment: Environment) -> int:
+    raise NotImplementedError
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, Environment], int]] = {
+    "fetch": _fetch,
+    "build": _build,
+    "load": _load,
+    "embed": _embed,
+    "index": _index,
+    "validate": _validate,
+    "plan": _plan,
+    "status": _status,
+    "prune": _prune,
+    "diff": _diff,
+    "evaluate": _evaluate,
+    "store": _store,
+}
+
+
+def _say(args: argparse.Namespace, facts: Mapping[str, Any], words: str = "") -> int:
+    """The result: one JSON object on standard output with --json, else words there; 0."""
+    text = json.dumps(facts, ensure_ascii=False) if args.json else words
+    if text:
+        print(text)
+    return 0
+
+
+def _as_json(difference: Difference) -> dict[str, str]:
+    return {"what": difference.what, "expected": difference.expected, "found": difference.found}
 
 
 def _machine_refusal(error: OSError) -> MachineRefused | None:
@@ -62,3 +204,7 @@ def _machine_refusal(error: OSError) -> MachineRefused | None:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return MachineRefused(f"{error.strerror}{where}; choose a folder that may be written")
     return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

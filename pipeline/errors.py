@@ -6,6 +6,7 @@ ContractError
 ├── SourceError           4  a snapshot's source did not give its notes; pages that came are kept
 │   ├── SourceBusy        4  the same call may succeed later (429, 5xx, timeout, cut connection, truncated answer)
 │   └── SourceRefused     4  the same call will be refused again (login, access, base URL)
+├── UsageError            2  flags or environment that do not fit together
 ├── WorkFolderHeld        7  another build works in this folder
 ├── StoreHeld             7  the embedding store is held: a build against `store prune`, or the other way round
 ├── StoreDamaged          6  a part of the embedding store is not what was written
@@ -47,6 +48,12 @@ class SourceRefused(SourceError):
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+
+class UsageError(ContractError):
+    """Flags or environment that do not fit together."""
+
+    exit_code = 2
 
 
 class WorkFolderHeld(ContractError):

@@ -1,0 +1,84 @@
+"""Where things are: flags first, then the environment, then the defaults of DESIGN.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from manifests.contract import read_manifest
+from manifests.errors import IndexRefused
+from manifests.lite import is_lite
+from pipeline.corpus import FACTS
+from pipeline.errors import UsageError
+from pipeline.index import Target
+from pipeline.snapshot import open_snapshot
+from pipeline.work import LINK
+
+APPLICATION = "icml-paper-search"
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders and files of one command."""
+
+    work: Path
+    manifest: Path
+    store: Path
+    ledger: Path
+    target: Target
+
+    @classmethod
+    def of_snapshot(cls, args: argparse.Namespace, environment: Mapping[str, str]) -> Self:
+        """For a command that starts from a snapshot: NAME is the snapshot's own name."""
+        name = open_snapshot(args.snapshot).card.name
+        return cls._of(args, environment, args.work or Path("builds") / name, name)
+
+    @classmethod
+    def of_work(cls, args: argparse.Namespace, environment: Mapping[str, str]) -> Self:
+        """For a command that starts from a work folder: NAME is that of its corpus, else of the folder."""
+        if args.work is None:
+            raise UsageError("--work is needed: which work folder? A build of snapshots/NAME uses builds/NAME")
+        return cls._of(args, environment, args.work, _corpus_name(args.work) or args.work.name)
+
+    @classmethod
+    def of_manifest(cls, args: argparse.Namespace, environment: Mapping[str, str]) -> Self:
+        """For a command that starts from a manifest: NAME is the file's, unless the work folder tells."""
+        if args.manifest is None and args.work is None:
+            raise UsageError("--manifest or --work is needed: what shall be compared?")
+        name = args.manifest.stem if args.manifest else _corpus_name(args.work) or args.work.name
+        return cls._of(args, environment, args.work or Path("builds") / name, name)
+
+    @classmethod
+    def _of(cls, args: argparse.Namespace, environment: Mapping[str, str], work: Path, name: str) -> Self:
+        given = vars(args)
+        state = Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / APPLICATION
+        return cls(
+            work=work,
+            manifest=given.get("manifest") or Path("manifests") / f"{name}.json",
+            store=given.get("store") or state / "vectors",
+            ledger=given.get("ledger") or state / "ledger.db",
+            target=_target(given.get("milvus_uri"), environment, work),
+        )
+
+
+def _target(uri: str | None, environment: Mapping[str, str], work: Path) -> Target:
+    link = work / LINK
+    chosen = uri or str(link)
+    if is_lite(chosen) and Path(chosen).absolute() != link.absolute():
+        raise UsageError(
+            f"--milvus-uri {chosen} is a Lite path outside the work folder: a build writes {link}; leave the flag out, "
+            "or name a server as http(s)://…"
+        )
+    return Target(work=work, uri=chosen, token=environment.get("MILVUS_TOKEN"))
+
+
+def _corpus_name(work: Path) -> str | None:
+    """The name of the corpus in `work`, unverified: it only chooses default paths."""
+    try:
+        return str(json.loads((work / FACTS).read_bytes())["snapshot"]["name"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

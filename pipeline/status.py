@@ -1,0 +1,54 @@
+"""What a work folder holds and what a build would still have to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from manifests.artifact import Artifact
+from manifests.contract import read_manifest
+from manifests.embedding.spec import EmbeddingSpec
+from manifests.errors import IndexRefused, InputRefused
+from pipeline.corpus import read_corpus
+from pipeline.embedding_store import EmbeddingStore
+from pipeline.work import BUILDING, LINK, holder
+
+
+def status(work: Path, manifest_path: Path, store: Path, spec: EmbeddingSpec) -> dict[str, Any]:
+    """One fact a key; what is absent is null."""
+    link = work / LINK
+    return {
+        "work": str(work),
+        "held_by": holder(work),
+        "papers": _corpus(work),
+        "vectors": _vectors(work, store, spec),
+        "collections": sorted(Artifact.read(work).collections) if work.is_dir() else [],
+        "unfinished": sorted(path.name for path in work.glob(f"{BUILDING}*")),
+        "link": str(link.readlink()) if link.is_symlink() else None,
+        "manifest": _manifest(manifest_path),
+    }
+
+
+def _corpus(work: Path) -> int | str | None:
+    try:
+        return read_corpus(work).facts.corpus.rows
+    except InputRefused as refusal:
+        return str(refusal) if work.is_dir() and any(work.iterdir()) else None
+
+
+def _vectors(work: Path, folder: Path, spec: EmbeddingSpec) -> dict[str, int] | None:
+    try:
+        wanted = read_corpus(work).text_sha256s()
+    except InputRefused:
+        return None
+    missing = len(EmbeddingStore(folder, spec).missing(wanted))
+    return {"stored": len(wanted) - missing, "missing": missing}
+
+
+def _manifest(path: Path) -> str | None:
+    if not path.exists():
+        return None
+    try:
+        return read_manifest(path).digest
+    except IndexRefused as refusal:
+        return str(refusal)
