@@ -9,17 +9,17 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from manifests import VERSION
 from manifests.contract import read_manifest
-from manifests.embedding.spec import Embedder, EmbeddingSpec
 from manifests.errors import ContractError, Difference
-from manifests.lite import is_lite
 from pipeline.arguments import parser
 from pipeline.console import Console
-from pipeline.errors import MachineRefused, UsageError
+from pipeline.embedders import embedding_spec, open_embedder, quotas
+from pipeline.errors import MachineRefused
 from pipeline.places import Places
 
 INTERRUPTED = 130
@@ -47,12 +47,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _build(args: argparse.Namespace, environment: Environment) -> int:
-    from pipeline.build import build
+    from pipeline.build import Request, build
 
     console = Console()
-    request = _request(args, environment, Places.of_snapshot(args, environment))
-    built = build(request, _embedder(args, environment), console)
-    console.built(built, request.target)
+    places = Places.of_snapshot(args, environment)
+    request = Request(args.snapshot, places, args.quarantine, _policy(args), f"build {args.snapshot}")
+    built = build(request, open_embedder(args, environment, places.ledger), console)
+    console.built(built, places.target)
     return _say(args, built.facts())
 
 
@@ -74,12 +75,12 @@ def _embed(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.work import held
 
     places = Places.of_work(args, environment)
-    embedder = _embedder(args, environment)
+    embedder = open_embedder(args, environment, places.ledger)
     with held(places.work, "embed"), Console().stage("embed") as report:
         corpus = read_corpus(places.work)
-        store = EmbeddingStore(places.store, embedder.spec)
-        result = embed(corpus.path, store, embedder, _policy(args), report)
-    return _say(args, result._asdict(), f"{result.reused:,} reused, {result.embedded:,} new vectors in {places.store}")
+        with EmbeddingStore(places.store, embedder.spec) as store:
+            result = embed(corpus.path, store, embedder, _policy(args), report)
+    return _say(args, asdict(result), f"{result.reused:,} reused, {result.embedded:,} new vectors in {places.store}")
 
 
 def _index(args: argparse.Namespace, environment: Environment) -> int:
@@ -92,14 +93,13 @@ def _index(args: argparse.Namespace, environment: Environment) -> int:
 
     console, meter = Console(), Meter()
     places = Places.of_work(args, environment)
-    spec = _spec(args)
-    with held(places.work, "index"):
+    spec = embedding_spec(args)
+    with held(places.work, "index"), EmbeddingStore(places.store, spec) as store:
         corpus = read_corpus(places.work)
         manifest = draft(corpus, spec)
-        request = _request(args, environment, places.named(manifest.snapshot.name))
-        publish(corpus, manifest, EmbeddingStore(places.store, spec), request, meter, console)
-    built = Built(manifest, request.manifest, None, meter)
-    return _say(args, built.facts(), f"{request.manifest} published, digest {manifest.digest[:12]}")
+        publish(corpus, manifest, store, places, meter, console)
+    built = Built(manifest, places.manifest, None, meter)
+    return _say(args, built.facts(), f"{places.manifest} published, digest {manifest.digest[:12]}")
 
 
 def _validate(args: argparse.Namespace, environment: Environment) -> int:
@@ -125,10 +125,10 @@ def _plan(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.snapshot import open_snapshot
 
     places = Places.of_snapshot(args, environment)
-    embedder = _embedder(args, environment)
+    embedder = open_embedder(args, environment, places.ledger)
     with tempfile.TemporaryDirectory(prefix="plan-") as scratch, Console().stage("plan") as report:
         corpus = tabulate(open_snapshot(args.snapshot), Path(scratch), quarantine=True, report=report)
-        planned = plan(corpus.path, EmbeddingStore(places.store, embedder.spec), embedder, _quotas(args, environment))
+        planned = plan(corpus.path, EmbeddingStore(places.store, embedder.spec), embedder, quotas(args, environment))
     return _say(args, planned._asdict(), str(planned))
 
 
@@ -136,7 +136,7 @@ def _status(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.status import status
 
     places = Places.of_work(args, environment)
-    found = status(places.work, places.manifest, places.store, _spec(args))
+    found = status(places.work, places.manifest, places.store, embedding_spec(args))
     return _say(args, found, "\n".join(f"{key:<12}{value}" for key, value in found.items()))
 
 
@@ -180,6 +180,12 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Environment], int]] = {
     "evaluate": _evaluate,
     "store": _store,
 }
+
+
+def _policy(args: argparse.Namespace) -> Policy:
+    from pipeline.embed import Policy
+
+    return Policy(budget_tokens=args.budget_tokens)
 
 
 def _say(args: argparse.Namespace, facts: Mapping[str, Any], words: str = "") -> int:

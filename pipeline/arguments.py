@@ -98,6 +98,13 @@ def _provider(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--dimension", type=int, help="of the vectors (default: the model's)")
     sub.add_argument("--requests-per-minute", type=int, help="DashScope quota (or DASHSCOPE_REQUESTS_PER_MINUTE)")
     sub.add_argument("--tokens-per-minute", type=int, help="DashScope quota (or DASHSCOPE_TOKENS_PER_MINUTE)")
+    sub.add_argument(
+        "--query-reserve",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of the quotas left free for queries of a server beside it (default: 0)",
+    )
     sub.add_argument("--store", type=Path, help="vectors, shared by all builds of the machine")
     sub.add_argument("--ledger", type=Path, help="provider minutes, shared by all builds and servers of the machine")
 

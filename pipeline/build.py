@@ -14,12 +14,14 @@ from manifests.contract import Manifest, write_manifest
 from manifests.embedding.spec import Embedder
 from manifests.gate import lite_file_differences, open_index
 from manifests.lite import is_lite
+from manifests.milvus import Milvus
 from pipeline.console import Console
 from pipeline.corpus import Corpus, tabulate
 from pipeline.embed import EmbedResult, Policy, embed
 from pipeline.embedding_store import EmbeddingStore
-from pipeline.index import Target, index
+from pipeline.index import index
 from pipeline.measure import Meter
+from pipeline.places import Places
 from pipeline.publish import draft
 from pipeline.snapshot import open_snapshot
 from pipeline.work import LINK, held, switch_link
@@ -30,9 +32,7 @@ class Request:
     """One build: what, where to, and what is allowed. `command` is shown to whoever finds the folder held."""
 
     snapshot: Path
-    target: Target
-    manifest: Path
-    store: Path
+    places: Places
     quarantine: bool
     policy: Policy
     command: str
@@ -40,7 +40,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Built:
-    """A published index and what it cost; `embedded` is None when it was up to date."""
+    """A published index and what it cost; `vectors` is None when nothing had to be embedded or looked up."""
 
     manifest: Manifest
     path: Path
@@ -69,42 +69,42 @@ def build(request: Request, embedder: Embedder, console: Console) -> Built:
     Raises:
         ContractError: see the exit codes; whatever finished before is kept.
     """
-    meter = Meter()
-    with held(request.target.work, request.command):
+    meter, places = Meter(), request.places
+    with held(places.work, request.command):
         with meter.stage("load"), console.stage("load") as report:
             snapshot = open_snapshot(request.snapshot)
-            corpus = tabulate(snapshot, request.target.work, quarantine=request.quarantine, report=report)
+            corpus = tabulate(snapshot, places.work, quarantine=request.quarantine, report=report)
             manifest = draft(corpus, embedder.spec)
-            if is_published(manifest, request):
-                return Built(manifest, request.manifest, None, meter)
-        store = EmbeddingStore(request.store, embedder.spec)
-        with meter.stage("embed"), console.stage("embed") as report:
-            vectors = embed(corpus.path, store, embedder, request.policy, report)
-        publish(corpus, manifest, store, request, meter, console)
-    return Built(manifest, request.manifest, vectors, meter)
+            if is_published(manifest, places):
+                return Built(manifest, places.manifest, None, meter)
+        with EmbeddingStore(places.store, embedder.spec) as store:
+            with meter.stage("embed"), console.stage("embed") as report:
+                vectors = embed(corpus.path, store, embedder, request.policy, report)
+            publish(corpus, manifest, store, places, meter, console)
+    return Built(manifest, places.manifest, vectors, meter)
 
 
 def publish(
-    corpus: Corpus, manifest: Manifest, store: EmbeddingStore, request: Request, meter: Meter, console: Console
+    corpus: Corpus, manifest: Manifest, store: EmbeddingStore, places: Places, meter: Meter, console: Console
 ) -> None:
     """The second half of the path: collection, gate, manifest."""
-    target = request.target
+    target = places.target
     with meter.stage("index"), console.stage("index") as report:
         index(corpus.path, store.vectors, manifest, target, report)
     with meter.stage("validate"), console.stage("validate"):
         open_index(manifest, target.uri, query_spec=store.spec, token=target.token, corpus_ids=corpus.paper_ids).close()
     with meter.stage("publish"), console.stage("publish"):
-        store.reference(request.manifest, manifest.digest, corpus.text_sha256s())
+        store.reference(places.manifest, manifest.digest, corpus.text_sha256s())
         if is_lite(target.uri):
             switch_link(target.work, manifest.collection.name)
-        write_manifest(manifest, request.manifest)
+        write_manifest(manifest, places.manifest)
 
 
-def is_published(manifest: Manifest, request: Request) -> bool:
+def is_published(manifest: Manifest, places: Places) -> bool:
     """Whether the manifest file holds exactly `manifest` and the collection behind it is in place."""
-    if not request.manifest.is_file() or request.manifest.read_bytes() != manifest.text().encode():
+    if not places.manifest.is_file() or places.manifest.read_bytes() != manifest.text().encode():
         return False
-    name, target = manifest.collection.name, request.target
+    name, target = manifest.collection.name, places.target
     if is_lite(target.uri):
         link = target.work / LINK
         return (
@@ -112,7 +112,5 @@ def is_published(manifest: Manifest, request: Request) -> bool:
             and link.readlink() == Path(f"{name}.db")
             and not lite_file_differences(target.work / f"{name}.db", name)
         )
-    from manifests.milvus import Milvus  # half a second of imports that the Lite path does not need
-
     with Milvus(target.uri, token=target.token) as milvus:
         return name in milvus.collections() and milvus.count(name) == manifest.corpus.rows

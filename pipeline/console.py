@@ -79,7 +79,7 @@ class Console:
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)  # noqa: T201 -- the plain console itself
 
-    def built(self, built: Built, target: Target, rejected: str) -> None:
+    def built(self, built: Built, target: Target) -> None:
         """The closing table: papers, vectors, seconds and memory, where things are, what to run next."""
         from rich.table import Table
 
@@ -101,7 +101,7 @@ class Console:
         name = built.manifest.snapshot.name
         for line in (
             f"vectors   {built.vectors.reused:,} reused, {built.vectors.embedded:,} new",
-            f"rejected  {counts.rejected:,}{rejected}",
+            f"rejected  {counts.rejected:,}" + (f" (see {target.work}/rejected.jsonl)" if counts.rejected else ""),
             f"index     {target.uri} ({built.manifest.collection.name})",
             f"manifest  {built.path} (digest {built.manifest.digest[:12]})",
             f'next      just validate {name} · just search "QUERY" {name} · just serve {name}',

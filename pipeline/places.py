@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from manifests.contract import read_manifest
-from manifests.errors import IndexRefused
 from manifests.lite import is_lite
 from pipeline.corpus import FACTS
 from pipeline.errors import UsageError
@@ -61,19 +59,24 @@ class Places:
             manifest=given.get("manifest") or Path("manifests") / f"{name}.json",
             store=given.get("store") or state / "vectors",
             ledger=given.get("ledger") or state / "ledger.db",
-            target=_target(given.get("milvus_uri"), environment, work),
+            target=Target(
+                work=work, uri=given.get("milvus_uri") or str(work / LINK), token=environment.get("MILVUS_TOKEN")
+            ),
         )
 
 
-def _target(uri: str | None, environment: Mapping[str, str], work: Path) -> Target:
-    link = work / LINK
-    chosen = uri or str(link)
-    if is_lite(chosen) and Path(chosen).absolute() != link.absolute():
+def require_own_link(places: Places) -> None:
+    """A build writes into its work folder or to a server, never to a Lite path elsewhere.
+
+    Raises:
+        UsageError: `--milvus-uri` names such a path.
+    """
+    uri, link = places.target.uri, places.work / LINK
+    if is_lite(uri) and Path(uri).absolute() != link.absolute():
         raise UsageError(
-            f"--milvus-uri {chosen} is a Lite path outside the work folder: a build writes {link}; leave the flag out, "
+            f"--milvus-uri {uri} is a Lite path outside the work folder: a build writes {link}; leave the flag out, "
             "or name a server as http(s)://…"
         )
-    return Target(work=work, uri=chosen, token=environment.get("MILVUS_TOKEN"))
 
 
 def _corpus_name(work: Path) -> str | None:
