@@ -18,9 +18,10 @@ from manifests.contract import read_manifest
 from manifests.errors import ContractError, Difference
 from pipeline.arguments import parser
 from pipeline.console import Console
+from pipeline.embed import Policy
 from pipeline.embedders import embedding_spec, open_embedder, quotas
 from pipeline.errors import MachineRefused
-from pipeline.places import Places
+from pipeline.places import Places, require_own_link
 
 INTERRUPTED = 130
 
@@ -51,6 +52,7 @@ def _build(args: argparse.Namespace, environment: Environment) -> int:
 
     console = Console()
     places = Places.of_snapshot(args, environment)
+    require_own_link(places)
     request = Request(args.snapshot, places, args.quarantine, _policy(args), f"build {args.snapshot}")
     built = build(request, open_embedder(args, environment, places.ledger), console)
     console.built(built, places.target)
@@ -65,7 +67,7 @@ def _load(args: argparse.Namespace, environment: Environment) -> int:
     places = Places.of_snapshot(args, environment)
     with held(places.work, f"load {args.snapshot}"), Console().stage("load") as report:
         corpus = tabulate(open_snapshot(args.snapshot), places.work, quarantine=args.quarantine, report=report)
-    return _say(args, corpus.facts.model_dump(), f"{corpus.path}: {corpus.facts.corpus.rows:,} papers")
+    return _say(args, corpus.facts.model_dump(), f"{corpus.path}: {corpus.facts.rows:,} papers")
 
 
 def _embed(args: argparse.Namespace, environment: Environment) -> int:
@@ -93,6 +95,7 @@ def _index(args: argparse.Namespace, environment: Environment) -> int:
 
     console, meter = Console(), Meter()
     places = Places.of_work(args, environment)
+    require_own_link(places)
     spec = embedding_spec(args)
     with held(places.work, "index"), EmbeddingStore(places.store, spec) as store:
         corpus = read_corpus(places.work)
@@ -119,16 +122,19 @@ def _validate(args: argparse.Namespace, environment: Environment) -> int:
 
 
 def _plan(args: argparse.Namespace, environment: Environment) -> int:
+    from manifests.texts import embed_text
     from pipeline.corpus import tabulate
-    from pipeline.embed import plan
     from pipeline.embedding_store import EmbeddingStore
+    from pipeline.plan import plan
     from pipeline.snapshot import open_snapshot
 
     places = Places.of_snapshot(args, environment)
     embedder = open_embedder(args, environment, places.ledger)
     with tempfile.TemporaryDirectory(prefix="plan-") as scratch, Console().stage("plan") as report:
         corpus = tabulate(open_snapshot(args.snapshot), Path(scratch), quarantine=True, report=report)
-        planned = plan(corpus.path, EmbeddingStore(places.store, embedder.spec), embedder, quotas(args, environment))
+        texts = (embed_text(*row) for row in corpus.scan().select("title", "abstract").collect().iter_rows())
+        store = EmbeddingStore(places.store, embedder.spec, create=False)
+        planned = plan(texts, store, embedder, *quotas(args, environment))
     return _say(args, planned._asdict(), str(planned))
 
 
@@ -183,8 +189,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Environment], int]] = {
 
 
 def _policy(args: argparse.Namespace) -> Policy:
-    from pipeline.embed import Policy
-
     return Policy(budget_tokens=args.budget_tokens)
 
 

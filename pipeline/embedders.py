@@ -47,7 +47,6 @@ def open_embedder(args: argparse.Namespace, environment: Mapping[str, str], ledg
 
         return LocalEmbedder(spec, Path(args.model) if args.model else None)
     from manifests.embedding.dashscope import BASE_URL, DashScopeEmbedder, ledger_account
-
     from manifests.ledger import Ledger, Limits
 
     key = environment.get(KEY_VARIABLE)

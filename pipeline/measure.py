@@ -45,7 +45,7 @@ class Meter:
 def _rss_mb() -> float:
     """Resident memory of this program and its children, in 10^6 bytes."""
     this = psutil.Process()
-    total = this.memory_info().rss
+    total: int = this.memory_info().rss
     for child in this.children(recursive=True):
         try:
             total += child.memory_info().rss

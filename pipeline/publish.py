@@ -16,13 +16,12 @@ from pipeline.corpus import Corpus
 
 def draft(corpus: Corpus, embedding: EmbeddingSpec) -> Manifest:
     """The manifest that this corpus and these specs lead to; published only after the gate has passed it."""
-    facts = corpus.facts
     return Manifest.sealed(
-        snapshot=facts.snapshot,
-        corpus=facts.corpus,
-        texts=facts.texts,
+        snapshot=corpus.snapshot,
+        corpus=corpus.facts,
+        texts=corpus.texts,
         embedding=embedding,
-        collection=collection_facts(facts.corpus.content_sha256, facts.texts, embedding),
-        catalogue=facts.catalogue,
+        collection=collection_facts(corpus.facts.content_sha256, corpus.texts, embedding),
+        catalogue=corpus.catalogue,
         checks=list(CHECKS),
     )

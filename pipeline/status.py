@@ -31,7 +31,7 @@ def status(work: Path, manifest_path: Path, store: Path, spec: EmbeddingSpec) ->
 
 def _corpus(work: Path) -> int | str | None:
     try:
-        return read_corpus(work).facts.corpus.rows
+        return read_corpus(work).facts.rows
     except InputRefused as refusal:
         return str(refusal) if work.is_dir() and any(work.iterdir()) else None
 

@@ -17,7 +17,7 @@ from manifests.embedding.local import local_spec
 from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import Difference, IndexRefused, InputRefused
 from manifests.gate import open_index
-from pipeline.corpus import PARQUET, read_corpus
+from pipeline.corpus import PAPERS, read_corpus
 from pipeline.index import Target
 from pipeline.progress import Report
 from pipeline.snapshot import open_snapshot
@@ -49,7 +49,7 @@ def validate(
             target.uri,
             query_spec=installed_spec(manifest.embedding, model),
             token=target.token,
-            corpus_ids=lambda: pl.read_parquet(target.work / PARQUET, columns=[KEY])[KEY].to_list(),
+            corpus_ids=lambda: read_corpus(target.work).paper_ids(),
         ).close()
     except IndexRefused as refusal:
         differences += refusal.differences
@@ -82,14 +82,14 @@ def _snapshot_differences(manifest: Manifest, folder: Path | None, report: Repor
 
 
 def _corpus_differences(manifest: Manifest, work: Path, report: Report) -> list[Difference]:
-    if not (work / PARQUET).exists():
-        report(0, None, f"{work / PARQUET} is not at hand and was not compared")
+    if not (work / PAPERS).exists():
+        report(0, None, f"{work / PAPERS} is not at hand and was not compared")
         return []
     try:
         papers = read_corpus(work).path
         rows = pl.scan_parquet(papers).select(field.name for field in FIELDS).collect()
     except (InputRefused, pl.exceptions.PolarsError) as error:
-        return [Difference(str(work / PARQUET), "the rows of the manifest; run `load` again", str(error))]
+        return [Difference(str(work / PAPERS), "the rows of the manifest; run `load` again", str(error))]
     found = {
         "rows": str(len(rows)),
         "ids sha256": ids_sha256(rows[KEY]),
@@ -101,5 +101,5 @@ def _corpus_differences(manifest: Manifest, work: Path, report: Report) -> list[
         "content sha256": manifest.corpus.content_sha256,
     }
     return [
-        Difference(f"{PARQUET} {what}", expected[what], found[what]) for what in found if expected[what] != found[what]
+        Difference(f"{PAPERS} {what}", expected[what], found[what]) for what in found if expected[what] != found[what]
     ]
