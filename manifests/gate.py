@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel
 
 from manifests.artifact import NAME as ARTIFACT
 from manifests.artifact import Artifact, file_differences
@@ -29,7 +30,7 @@ from manifests.collection import (
     ids_sha256,
     paper_digest,
 )
-from manifests.contract import CollectionFacts, Manifest, TextVersions
+from manifests.contract import CollectionFacts, Manifest, TextVersions, canonical_json
 from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.errors import Difference, IndexRefused, MilvusError
 from manifests.hybrid import Hit, hybrid, lexical
@@ -189,10 +190,12 @@ def _collection_differences(expected: CollectionFacts, found: CollectionFacts, w
         ("index on", {x.field: x for x in expected.indexes}, {x.field: x for x in found.indexes}),
     ):
         for key in sorted(wanted.keys() | given.keys()):
-            differing += _part_differences(
-                f"{whose}{what} {key}", str(wanted.get(key, "absent")), str(given.get(key, "absent"))
-            )
+            differing += _part_differences(f"{whose}{what} {key}", _shown(wanted.get(key)), _shown(given.get(key)))
     return differing + _part_differences(f"{whose}analyzer", expected.analyzer, found.analyzer or "absent")
+
+
+def _shown(part: BaseModel | None) -> str:
+    return canonical_json(part.model_dump()).decode() if part else "absent"
 
 
 def _part_differences(what: str, expected: str, found: str) -> list[Difference]:

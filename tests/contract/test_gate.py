@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 from milvus_lite.server_manager import server_manager_instance
 from pymilvus import DataType, Function, FunctionType, MilvusClient
@@ -19,6 +18,7 @@ from manifests.contract import Manifest, read_manifest
 from manifests.errors import IndexRefused
 from manifests.gate import lite_folder, open_index
 from manifests.lite import folder_digests
+from pipeline.corpus import read_corpus
 from tests.programs import Build
 
 ALL = [*(field.name for field in FIELDS), DENSE]
@@ -61,7 +61,7 @@ def refusal(work: Path, manifest: Manifest) -> str:
             manifest,
             str(work / "milvus.db"),
             query_spec=manifest.embedding,
-            corpus_ids=lambda: pl.read_parquet(work / "papers.parquet")[KEY].to_list(),
+            corpus_ids=read_corpus(work).paper_ids,
         ).close()
     return str(refused.value)
 
