@@ -28,7 +28,7 @@ _FORMULA_CHARS_MAX = 1_000
 # Commands whose argument is no text: it goes with the command.
 _WITH_ARGUMENT = re.compile(
     r"\\(?:[A-Za-z]{0,10}cite[A-Za-z]{0,10}|(?:eq|c|C|auto|page)?ref|label|begin|end|[vh]space|includegraphics)\*?"
-    r"(?:\[[^\[\]]{0,100}\])?\{[^{}]{0,300}\}"
+    r"(?:\[[^\[\]]{0,100}\]){0,2}\{[^{}]{0,300}\}"
 )
 _WITH_ARGUMENT_INSIDE_WORDS = re.compile(r"\\(?:(?:text)?color|fontfamily|fontsize)\{[^{}]{0,50}\}")
 
@@ -77,7 +77,7 @@ def _formulas_opened(text: str) -> str:
     at = 1
     while at < len(pieces):
         if at + 1 < len(pieces) and _is_formula(pieces[at], pieces[at + 1]):
-            opened.append(pieces[at].replace("\\_", " ").replace("_", _SUBSCRIPT))
+            opened.append(_formula(pieces[at]))
             opened.append(_marked(pieces[at + 1]))
             at += 2
         else:
@@ -85,6 +85,12 @@ def _formulas_opened(text: str) -> str:
             opened.append(_marked(pieces[at]))
             at += 1
     return "".join(opened)
+
+
+def _formula(piece: str) -> str:
+    r"""A formula ready to stand against the next letter: `$\times$D` must not become the command `\timesD`."""
+    piece = piece.replace("\\_", " ").replace("_", _SUBSCRIPT)
+    return piece + "{}" if piece[-1].isalpha() and "\\" in piece else piece
 
 
 def _is_formula(piece: str, after: str) -> bool:
@@ -106,13 +112,13 @@ def _meaning(command: re.Match[str]) -> str:
     name, spaces, sign = command.groups()
     if sign is not None:
         return _SIGNS.get(sign, " ")
-    following = command.string[command.end() : command.end() + 1]
+    following = command.string[command.end() : command.end() + 2]
     word = _command_words().get(name)
     if word is None:
-        return spaces if following == "{" else f" {name} "
+        return spaces if following[:1] == "{" and following != "{}" else f" {name} "
     if len(name) <= 2 and len(word) <= 1:  # noqa: PLR2004 (`\o re`, `\ss e`, `\v s`: the space only ends the command)
         return word
-    return f"{word} " if spaces or (following == "\\" and word) else word
+    return f"{word} " if spaces or (following[:1] == "\\" and word) else word
 
 
 @functools.cache

@@ -54,20 +54,18 @@ _EAST_ASIAN = re.compile(
     "[\u1100-\u11ff\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3031-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff"
     "\U00020000-\U0003ffff]+"
 )
-_BEFORE_NFKC = str.maketrans(
+# After case folding, before NFKD.
+_VARIANTS = str.maketrans(
     {
         **dict.fromkeys("’‘‛ʼʻ´＇", "'"),
         **dict.fromkeys("™℠", " "),  # NFKC would glue TM and SM to the word before
         "∞": " infinity ",
         "∆": "δ",  # the sign of an increment is typed for the letter
         # Letters that Unicode does not decompose into a base letter and an accent.
-        **dict(zip("łŁøØđĐðÐħĦŧŦıȷƒ", "lLoOdDdDhHtTijf", strict=True)),
+        **dict(zip("łøđðħŧıȷƒ", "loddhtijf", strict=True)),
         "æ": "ae",
-        "Æ": "AE",
         "œ": "oe",
-        "Œ": "OE",
         "þ": "th",
-        "Þ": "Th",
     }
 )
 # Letters by category, but nothing to see: Hangul fillers. The Arabic tatweel only stretches a word.
@@ -92,6 +90,8 @@ def normalise(text: str) -> str:
     """
     if _may_hold_entities(text):
         text = _without_entities(text)
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
     if _may_hold_markup(text):
         text = without_latex(text)
     if "_" in text:
@@ -100,10 +100,8 @@ def normalise(text: str) -> str:
         text = _NON_ASCII.sub(_folded, text)
     if "'" in text:
         text = _APOSTROPHE.sub("", text)
-    if "+" in text:
-        text = _C_PLUS_PLUS.sub(" cplusplus ", text)
-    if "#" in text:
-        text = _C_SHARP.sub(r" \1sharp ", text)
+    if "+" in text or "#" in text:
+        text = _C_SHARP.sub(r" \1sharp ", _C_PLUS_PLUS.sub(" cplusplus ", text))
     if "{" in text:
         text = text.replace("}{", " ")
     if text.isascii():
@@ -156,16 +154,25 @@ def _folded_cached(run: str) -> str:
 
 def _folded_run(run: str) -> str:
     """One run of non-ASCII characters without case, accents and variants; spaces for signs, nothing for the unseen."""
-    text = unicodedata.normalize("NFKD", run.translate(_BEFORE_NFKC).casefold())
+    text = unicodedata.normalize("NFKD", run.casefold().translate(_VARIANTS))
     text = unicodedata.normalize("NFKC", _COMBINING.sub("", text)).casefold()
     text = _GREEK_LETTER.sub(lambda letter: GREEK[letter[0]], text)
-    text = "".join(map(_kept, text))
+    text = text.translate(_KEPT)
     return _EAST_ASIAN.sub(r" \g<0> ", text)
 
 
-def _kept(character: str) -> str:
-    if character.isalnum():
-        return "" if character in _INVISIBLE_LETTERS else character
-    if character == "'" or unicodedata.category(character)[0] == "M" or unicodedata.category(character) == "Cf":
-        return "" if character != "'" else character
-    return " "
+class _Kept(dict[int, str]):
+    """What stays of a folded character, learned as they come: letters, digits and `'`; else nothing or a space."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        category = unicodedata.category(character)
+        if character in _INVISIBLE_LETTERS or category[0] == "M" or category == "Cf":
+            kept = ""
+        else:
+            kept = character if character.isalnum() or character == "'" else " "
+        self[code] = kept
+        return kept
+
+
+_KEPT = _Kept()
