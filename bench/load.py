@@ -31,17 +31,19 @@ PEAK_MB_MAX = 1_500.0
 RECORDS = 1_000_000
 SAMPLE_S = 0.05
 
-WORDS = (
-    "we propose a method for learning representations of graphs with diffusion models that improves robustness under "
-    "distribution shift and scales to large language attention sparse kernel bounds regret policy gradient inference "
-    "Bayesian posterior causal discovery federated optimisation convergence stochastic adaptive benchmark evaluation "
-    "reasoning alignment safety protein molecule robotics vision speech transformer token memory efficient training"
-).split()  # noqa: SIM905 -- a paragraph reads better than a list
+WORDS = """
+we propose a method for learning representations of graphs with diffusion models that improves robustness under
+distribution shift and scales to large language attention sparse kernel bounds regret policy gradient inference
+Bayesian posterior causal discovery federated optimisation convergence stochastic adaptive benchmark evaluation
+reasoning alignment safety protein molecule robotics vision speech transformer token memory efficient training
+"""
 SPECIAL = (
     r"$\mathcal{O}(n \log n)$", r"$\epsilon$-greedy", "Rényi", "naïve", "Schrödinger", r"$\tau^2$-Bench", "ﬁne-tuning",
     "Poincaré", "state\u2011of\u2011the\u2011art", "“curly”", r"\textbf{bold}", "β-VAE",
 )  # fmt: skip
-NAMES = "Ada José Łukasz Wei Müller Nguyễn Søren Chloé Ivan Kenji Amara Zoë Petrović Okafor García Smith".split()  # noqa: SIM905
+NAMES = """
+Ada José Łukasz Wei Müller Nguyễn Søren Chloé Ivan Kenji Amara Zoë Petrović Okafor García Smith
+"""
 AREAS = [f"{parent}->Topic {child}" for parent in ("Deep Learning", "Theory", "Applications") for child in range(25)]
 
 
@@ -69,9 +71,8 @@ def _compare(folder: Path, records: int, seed: int) -> int:
     ratio = load["load"] / total
     for name, seconds in {**reference, "sum of these": total, **load}.items():
         print(f"  {name:24} {seconds:8.2f} s")
-    print(
-        f"load / sum: {ratio:.2f} (at most {RATIO_MAX}); peak memory of load {peak_mb:,.0f} MB (at most {PEAK_MB_MAX:,.0f})"
-    )
+    print(f"load / sum: {ratio:.2f} (at most {RATIO_MAX})")
+    print(f"peak memory of load: {peak_mb:,.0f} MB (at most {PEAK_MB_MAX:,.0f})")
     judged = records >= RECORDS
     return int(peak_mb > PEAK_MB_MAX or (judged and ratio > RATIO_MAX))
 
@@ -136,8 +137,9 @@ def _measured(part: str, folder: Path) -> tuple[dict[str, float], float]:
 
 def _records(count: int, seed: int) -> Iterator[dict[str, Any]]:
     chance = random.Random(seed)
-    sentences = [_sentence(chance) for _ in range(20_000)]
-    authors = [f"{chance.choice(NAMES)} {chance.choice(NAMES)}" for _ in range(2_000)]
+    words, names = WORDS.split(), NAMES.split()
+    sentences = [_sentence(chance, words) for _ in range(20_000)]
+    authors = [f"{chance.choice(names)} {chance.choice(names)}" for _ in range(2_000)]
     for number in range(count):
         paper_id = f"{number:010x}"
         yield {
@@ -145,7 +147,7 @@ def _records(count: int, seed: int) -> Iterator[dict[str, Any]]:
             "title": chance.choice(sentences)[:80].strip().title() + f" {number}",
             "abstract": " ".join(chance.choices(sentences, k=6)),
             "authors": chance.choices(authors, k=1 + number % 8),
-            "keywords": chance.choices(WORDS, k=number % 4),
+            "keywords": chance.choices(words, k=number % 4),
             "primary_area": chance.choice(AREAS) if number % 12 else None,
             "paper_type": "regular",
             "spotlight": number % 11 == 0,
@@ -155,8 +157,8 @@ def _records(count: int, seed: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def _sentence(chance: random.Random) -> str:
-    words = chance.choices(WORDS, k=18)
+def _sentence(chance: random.Random, known: list[str]) -> str:
+    words = chance.choices(known, k=18)
     if chance.random() < 0.2:
         words.insert(chance.randrange(len(words)), chance.choice(SPECIAL))
     return " ".join(words).capitalize() + "."
