@@ -76,14 +76,15 @@ def tabulate_block(block: Block) -> Tabulated:
     numbers: list[int] = []
     bad: list[tuple[int, BadRecord]] = []
     unknown: Counter[str] = Counter()
-    blank = 0
+    blank, last = 0, block.first + len(lines) - 1
     for number, line in enumerate(lines, block.first):
         if not line.strip(_BLANK):
             blank += 1
             continue
         read = read_record(line, unknown)
         if isinstance(read, BadRecord):
-            bad.append((number, read))
+            cut = number == last and not block.text.endswith(b"\n")
+            bad.append((number, read.cut_short() if cut else read))
         else:
             papers.append(read)
             numbers.append(number)

@@ -30,8 +30,11 @@ OTHER_UNKNOWN_KEYS = "(other keys)"
 Paper = dict[str, Any]
 
 
+LINE = "line"
+
+
 class Fault(NamedTuple):
-    """One reason against a record; `field` is the record's key, or `line` where the line itself cannot be read."""
+    """One reason against a record; `field` is the record's key, or `LINE` where the line itself cannot be read."""
 
     field: str
     reason: str
@@ -46,6 +49,12 @@ class BadRecord(NamedTuple):
     paper_id: str | None
     faults: list[Fault]
 
+    def cut_short(self) -> BadRecord:
+        """The same, said of a last line without its newline: a line that cannot be read was most likely cut."""
+        if self.faults[0].field != LINE:
+            return self
+        return self._replace(faults=[Fault(LINE, f"the last line is cut short ({self.faults[0].reason})")])
+
 
 def read_record(line: bytes, unknown: Counter[str]) -> Paper | BadRecord:
     """The paper of one line, with its search text and the sha256 of its embed text.
@@ -59,7 +68,7 @@ def read_record(line: bytes, unknown: Counter[str]) -> Paper | BadRecord:
         # msgspec stops at the first fault and does not name NaN or surrogates; the slow reader does.
         return BadRecord(_guessed_id(line), [_malformed(line, error)])
     if type(record) is not dict:
-        return BadRecord(None, [Fault("line", f"found {_shown(record)}, expected one JSON object")])
+        return BadRecord(None, [Fault(LINE, f"found {_shown(record)}, expected one JSON object")])
     if repeated is not None:
         return BadRecord(_guessed_id(line), [Fault(repeated, "the key occurs twice, expected once")])
     _count_unknown(record, unknown)
@@ -226,8 +235,8 @@ def _repeated_key(line: bytes, record: Any) -> str | None:
 def _malformed(line: bytes, error: Exception) -> Fault:
     """Why the line is not JSON, in the reader's words where ours say nothing better."""
     if b"\0" in line:
-        return Fault("line", f"found a NUL byte at byte {line.index(0) + 1}, expected none")
-    return Fault("line", _malformation(line) or f"not JSON ({error}), expected one JSON object")
+        return Fault(LINE, f"found a NUL byte at byte {line.index(0) + 1}, expected none")
+    return Fault(LINE, _malformation(line) or f"not JSON ({error}), expected one JSON object")
 
 
 def _malformation(line: bytes) -> str | None:
@@ -253,7 +262,10 @@ def _no_constant(name: str) -> None:
 def _guessed_id(line: bytes) -> str | None:
     """The id of a line that cannot be read as a whole, so that the message can name it."""
     found = _ID.search(line)
-    return found[1].decode(errors="replace") if found else None
+    try:
+        return found[1].decode() if found else None
+    except UnicodeDecodeError:
+        return None
 
 
 def _shown(value: Any) -> str:
