@@ -10,7 +10,7 @@ import logging
 import math
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import Any
 
@@ -112,18 +112,20 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         UsageRefused: the address is taken, or is not one of this machine.
     """
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise UsageRefused(
-            f"cannot listen on {host} port {port}: {error.strerror}; give another --port or --host"
-        ) from error
-    return listener
+    with ExitStack() as unbound:
+        try:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            listener = unbound.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError as error:
+            raise UsageRefused(
+                f"cannot listen on {host} port {port}: {error.strerror}; give another --port or --host"
+            ) from error
+        unbound.pop_all()
+        return listener
 
 
 class CancelOnDisconnect:

@@ -16,6 +16,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 from serve.errors import StateFailed, StateRefused
@@ -129,28 +130,21 @@ def open_state(path: Path, *, key: str | None) -> State:
     Raises:
         StateRefused: not SQLite, not ours, another schema version, another hash key, or not writable.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        secret = _given_key(key) if key else _key_file(path.with_name(path.name + ".key"))
-        connection = _connect(path)
-    except OSError as error:
-        raise StateRefused(
-            f"state {path}: {error.strerror}; give a folder this user can write, by --state or SERVE_STATE"
-        ) from error
-    except sqlite3.Error as error:
-        raise StateRefused(
-            f"state {path}: {error}; expected a file this user can write, in a folder it can write"
-        ) from error
-    try:
-        _prepare(connection, path, secret)
-    except sqlite3.Error as error:
-        connection.close()
-        raise StateRefused(
-            f"state {path}: {error}; expected a state database of this program. Give another --state"
-        ) from error
-    except StateRefused:
-        connection.close()
-        raise
+    with ExitStack() as failed:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            connection = failed.enter_context(contextlib.closing(_connect(path)))
+            if not _is_empty(connection):
+                _refuse_foreign(connection, path)
+            secret = _given_key(key) if key else _key_file(path.with_name(path.name + ".key"))
+            _prepare(connection, path, secret)
+        except (OSError, sqlite3.Error) as error:
+            cause = error.strerror if isinstance(error, OSError) else str(error)
+            raise StateRefused(
+                f"state {path}: {cause}; expected this program's SQLite file, or none yet, in a folder this user can"
+                " write. Give another --state or SERVE_STATE"
+            ) from error
+        failed.pop_all()
     return State(connection, secret)
 
 
@@ -189,10 +183,8 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, key: bytes) -> None:
-    """Check what is there before anything is written; create the tables in one transaction when the file is empty."""
+    """Create the tables in one transaction when the file is empty; check that the hash key is theirs."""
     check = hmac.digest(key, b"state", hashlib.sha256)
-    if not _is_empty(connection):
-        _refuse_foreign(connection, path)
     _choose_journal(connection, path)
     connection.execute("BEGIN IMMEDIATE")
     try:
