@@ -21,9 +21,9 @@ from pipeline.console import Console
 from pipeline.embed import Policy
 from pipeline.embedders import embedding_spec, open_embedder, quotas
 from pipeline.errors import MachineRefused
-from pipeline.places import Places, require_own_link
+from pipeline.places import Places, require_own_link, state_home
 
-INTERRUPTED = 130
+VALIDATION_FAILED, INTERRUPTED = 6, 130
 
 Environment = Mapping[str, str]
 
@@ -118,7 +118,7 @@ def _validate(args: argparse.Namespace, environment: Environment) -> int:
     lines = "".join(f"\n  - {difference}" for difference in differences)
     _say(args, verdict)
     print(f"error: {places.manifest}: {len(differences)} difference(s):{lines}", file=sys.stderr)
-    return 6
+    return VALIDATION_FAILED
 
 
 def _plan(args: argparse.Namespace, environment: Environment) -> int:
@@ -135,7 +135,7 @@ def _plan(args: argparse.Namespace, environment: Environment) -> int:
         texts = (embed_text(*row) for row in corpus.scan().select("title", "abstract").collect().iter_rows())
         store = EmbeddingStore(places.store, embedder.spec, create=False)
         planned = plan(texts, store, embedder, *quotas(args, environment))
-    return _say(args, planned._asdict(), str(planned))
+    return _say(args, asdict(planned), _lines(asdict(planned)))
 
 
 def _status(args: argparse.Namespace, environment: Environment) -> int:
@@ -143,7 +143,7 @@ def _status(args: argparse.Namespace, environment: Environment) -> int:
 
     places = Places.of_work(args, environment)
     found = status(places.work, places.manifest, places.store, embedding_spec(args))
-    return _say(args, found, "\n".join(f"{key:<12}{value}" for key, value in found.items()))
+    return _say(args, found, _lines(found))
 
 
 def _prune(args: argparse.Namespace, environment: Environment) -> int:
@@ -165,7 +165,20 @@ def _evaluate(args: argparse.Namespace, environment: Environment) -> int:
 
 
 def _store(args: argparse.Namespace, environment: Environment) -> int:
-    raise NotImplementedError
+    from pipeline.store_upkeep import prune, stats, verify
+
+    folder = args.store or state_home(environment) / "vectors"
+    with Console().stage(f"store {args.action}") as report:
+        if args.action == "verify":
+            damages = verify(folder, report)
+            facts = {"ok": not damages, "damaged": {str(damage.path): damage.reason for damage in damages}}
+            _say(
+                args, facts, "".join(f"{damage.path}: {damage.reason}\n" for damage in damages) or "every part is sound"
+            )
+            return VALIDATION_FAILED if damages else 0
+        found = stats(folder) if args.action == "stats" else prune(folder, dry_run=args.dry_run, report=report)
+    specs = [asdict(each) for each in found]
+    return _say(args, {"specs": specs}, "\n\n".join(_lines(spec) for spec in specs) or f"{folder} holds no vectors")
 
 
 def _fetch(args: argparse.Namespace, environment: Environment) -> int:
@@ -198,6 +211,12 @@ def _say(args: argparse.Namespace, facts: Mapping[str, Any], words: str = "") ->
     if text:
         print(text)
     return 0
+
+
+def _lines(facts: Mapping[str, Any]) -> str:
+    """A fact a line; what is absent or empty as a dash."""
+    shown = {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in facts.items()}
+    return "\n".join(f"{key:<13}{'-' if value in (None, '') else value}" for key, value in shown.items())
 
 
 def _as_json(difference: Difference) -> dict[str, str]:

@@ -144,3 +144,5 @@ def _store(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     ):
         action = _command(actions, name, summary)
         action.add_argument("--store", type=Path, help="the store's folder")
+        if name == "prune":
+            action.add_argument("--dry-run", action="store_true", help="only say what would be removed")

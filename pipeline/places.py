@@ -53,7 +53,7 @@ class Places:
     @classmethod
     def _of(cls, args: argparse.Namespace, environment: Mapping[str, str], work: Path, name: str) -> Self:
         given = vars(args)
-        state = Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / APPLICATION
+        state = state_home(environment)
         return cls(
             work=work,
             manifest=given.get("manifest") or Path("manifests") / f"{name}.json",
@@ -63,6 +63,11 @@ class Places:
                 work=work, uri=given.get("milvus_uri") or str(work / LINK), token=environment.get("MILVUS_TOKEN")
             ),
         )
+
+
+def state_home(environment: Mapping[str, str]) -> Path:
+    """What all builds and servers of this machine share (XDG Base Directory Specification)."""
+    return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / APPLICATION
 
 
 def require_own_link(places: Places) -> None:
