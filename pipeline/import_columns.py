@@ -108,32 +108,32 @@ def columns_of(
 
 
 def text(cell: Any, key: str, columns: Columns, cases: Counter[str]) -> str | None:
-    """A text as it is written; None where it is absent or blank.
+    """A text as it is written; None where it is absent or blank (a blank abstract is a text: nothing is mended).
 
     Raises:
-        BadCell: another type, NUL or a lone surrogate.
+        BadCell: another type.
     """
     if isinstance(cell, Number):
         cases[f"{key}_was_a_number"] += 1
         return str(cell)
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
+    if cell is None or (isinstance(cell, str) and not cell.strip() and key not in {"abstract", *LISTS}):
         return None
     if not isinstance(cell, str):
         raise BadCell(f"{key} is {_shown(cell)}; expected a text")
-    if "\0" in cell or any("\ud800" <= character <= "\udfff" for character in cell):
-        raise BadCell(f"{key} holds NUL or half a surrogate pair")
     return _decoded(cell, key, columns.decoded or frozenset(), cases)
 
 
 def texts(cell: Any, key: str, columns: Columns, cases: Counter[str]) -> list[str]:
-    """A list of texts: a list, a list in JSON or Python notation, or one text with separators; blanks are counted.
+    """A list of texts: a list, a list in JSON or Python notation, or one text with separators.
+
+    Nothing between two separators and null in a list are left out and counted.
 
     A separator that is part of an entity (`O&#x27;Neil; B`) parts nothing.
     """
     if isinstance(cell, str) and not isinstance(cell, Number):
         entries = _written_list(cell)
         if entries is None:
-            entries = [part.strip() for part in _parted(cell, columns.separators[key])]
+            entries = [part.strip() or None for part in _parted(cell, columns.separators[key])]
     elif cell is None:
         entries = []
     elif isinstance(cell, list):

@@ -16,13 +16,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from manifests.collection import FIELD
 from manifests.errors import InputRefused
 from manifests.files import file_sha256
 from pipeline.errors import BadRecords
 from pipeline.import_columns import BadCell, Columns, columns_of, flag, id_in_url, text, texts
 from pipeline.import_rows import BadRow, Format, Row, read_rows
 from pipeline.progress import Report, silent
+from pipeline.records import faults_of
 from pipeline.snapshot import Provenance, Snapshot, free_folder, write_snapshot
 
 ROWS_NAMED_MAX = 20
@@ -151,13 +151,18 @@ def _record(row: Row, columns: Columns, cases: Counter[str]) -> dict[str, Any]:
         "paper_type": one("paper_type") or _type_of(one("track")),
         "spotlight": bool(SPOTLIGHT.search(said)) if spotlight is None else spotlight,
         "oral": bool(ORAL.search(said)) if oral is None else oral,
-        "forum_url": _url(one("forum_url"), "forum_url"),
-        "pdf_url": _url(one("pdf_url"), "pdf_url"),
+        "forum_url": one("forum_url"),
+        "pdf_url": one("pdf_url"),
     }
+    if record["paper_type"] is None:
+        del record["paper_type"]
     if record["title"] is None:
         raise BadCell(f"id {record['id']}: no title")
-    for key in ("abstract", "primary_area", "authors", "keywords"):
-        cases[f"no_{key}"] += not record[key]
+    if faults := faults_of(record):
+        raise BadCell(f"id {record['id']}: {faults}")
+    for key in ("abstract", "primary_area", "authors", "keywords", "paper_type"):
+        value = record.get(key)
+        cases[f"no_{key}"] += not (value.strip() if isinstance(value, str) else value)
     return record
 
 
@@ -172,21 +177,15 @@ def _id(one: Any, cases: Counter[str]) -> str:
         cases[where] += found is not None
     if not found:
         raise BadCell("no id, and no forum address to take it from")
-    if len(found.encode()) > FIELD["paper_id"].bytes_max:
-        raise BadCell(f"id {found[:80]!r} is longer than {FIELD['paper_id'].bytes_max} bytes")
     return str(found)
 
 
-def _type_of(track: str | None) -> str:
-    if track is None or track.strip().lower() in {"main", "conference"}:
+def _type_of(track: str | None) -> str | None:
+    if track is None:
+        return None
+    if track.strip().lower() in {"main", "conference"}:
         return "regular"
     return "position" if POSITION.search(track) else track
-
-
-def _url(value: str | None, key: str) -> str | None:
-    if value and not re.match(r"https?://\S+\Z", value):
-        raise BadCell(f"{key} is {value[:80]!r}; expected an http(s) address")
-    return value
 
 
 def _join(record: dict[str, Any], row: Row, columns: Columns, found: _Found) -> str | None:
@@ -204,7 +203,7 @@ def _join(record: dict[str, Any], row: Row, columns: Columns, found: _Found) -> 
             found.by_event[by_event] = record["id"]
         return None
     known = found.records[known_id]
-    differ = [key for key in record if record[key] != known[key] and key not in {"spotlight", "oral"}]
+    differ = [key for key in record if record[key] != known.get(key) and key not in {"spotlight", "oral"}]
     if record["id"] == known_id and differ and not by_event:
         raise BadCell(f"id {record['id']} is also in {found.origin[known_id]}, where {', '.join(differ)} differ")
     merged = record["spotlight"] > known["spotlight"] or record["oral"] > known["oral"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from manifests.collection import FIELD
+from pipeline.records import faults_of
 
 SITE = "https://openreview.net"
 WRAPS_MAX = 5
@@ -51,6 +51,11 @@ class Tally:
     venues: Counter[str] = field(default_factory=Counter)
     licences: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: Tally) -> None:
+        """Count what `other` counted too."""
+        for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True):
+            mine.update(theirs)
+
 
 def excluded(note: Mapping[str, Any], venue_id: str) -> str | None:
     """Why the note is no accepted paper of `venue_id`; None when it is one.
@@ -77,18 +82,34 @@ def record(note: Mapping[str, Any], tally: Tally) -> dict[str, Any]:
     """The snapshot record of an accepted note; counts in `tally` what was odd about it.
 
     Raises:
-        BadNote: no title, an id over the limit, or a value of a type that no rule covers.
+        BadNote: no title, a value of a type that no rule covers, or a record that `load` would refuse.
     """
+    odd = Tally()
+    paper = _record(note, odd)
+    if faults := faults_of(paper):
+        raise BadNote(faults)
+    tally.add(odd)
+    return paper
+
+
+def plain(value: Any) -> Any:
+    """A value out of its wrapping: `{"value": {"value": x}}` is x, `{"value": null}` is None."""
+    for _ in range(WRAPS_MAX):
+        if not (isinstance(value, dict) and "value" in value):
+            break
+        value = value["value"]
+    return value
+
+
+def _record(note: Mapping[str, Any], tally: Tally) -> dict[str, Any]:
     _count_wraps(note, tally)
     venue = _text(note, "venue") or ""
     tally.venues[venue or "(none)"] += 1
     tally.licences[str(note.get("license") or "none stated")] += 1
-    if len(note["id"].encode()) > FIELD["paper_id"].bytes_max or not note["id"]:
-        raise BadNote(f"id {note['id'][:80]!r}; expected 1 to {FIELD['paper_id'].bytes_max} bytes")
-    title, abstract = _text(note, "title"), _text(note, "abstract")
+    title, abstract = _text(note, "title"), plain(_content(note).get("abstract"))
     if not title:
         raise BadNote("no title; expected a text")
-    if not abstract:
+    if _text(note, "abstract") is None:
         tally.cases["missing_abstract"] += 1
     return {
         "id": note["id"],
@@ -103,15 +124,6 @@ def record(note: Mapping[str, Any], tally: Tally) -> dict[str, Any]:
         "forum_url": f"{SITE}/forum?id={note['id']}",
         "pdf_url": _pdf_url(note, tally),
     }
-
-
-def plain(value: Any) -> Any:
-    """A value out of its wrapping: `{"value": {"value": x}}` is x, `{"value": null}` is None."""
-    for _ in range(WRAPS_MAX):
-        if not (isinstance(value, dict) and "value" in value):
-            break
-        value = value["value"]
-    return value
 
 
 def _content(note: Mapping[str, Any]) -> Mapping[str, Any]:

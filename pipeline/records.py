@@ -75,6 +75,16 @@ def read_record(line: bytes, unknown: Counter[str]) -> Paper | BadRecord:
     return _paper(record)
 
 
+def faults_of(record: dict[str, Any]) -> str | None:
+    """Why `load` would refuse this record, None when it would not: whoever writes a snapshot asks first."""
+    try:
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:
+        return f"no JSON in UTF-8: {error}"
+    read = read_record(line, Counter())
+    return "; ".join(map(str, read.faults)) if isinstance(read, BadRecord) else None
+
+
 def count_key(unknown: Counter[str], key: str, times: int) -> None:
     """Count an unknown key; only `UNKNOWN_KEYS_MAX` names are told apart, so that no snapshot can swell a manifest."""
     name = key[:UNKNOWN_KEY_CHARS_MAX]

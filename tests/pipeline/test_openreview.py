@@ -146,7 +146,7 @@ def test_missing_null_and_doubly_nested_values_follow_one_rule_each_and_are_coun
     result = fetched(loopback, tmp_path)
 
     papers = records(tmp_path)
-    assert [papers[note_id(number)]["abstract"] for number in (8, 9, 10)] == ["", "", ""]
+    assert [papers[note_id(number)]["abstract"] for number in (8, 9, 10)] == ["", "", "  \n"]
     assert papers[note_id(12)]["title"] == "Twice wrapped"
     assert papers[note_id(12)]["authors"] == ["Ada 12"]
     assert papers[note_id(13)]["authors"] == ["Ada 13"]
