@@ -1,0 +1,478 @@
+"""The adapter through the real SDK against the emulated service: a row of the fault table a test."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.emulator import UNSEEMLY, Emulator, Fault, Quota, emulator, refusal
+from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, ledger_account
+from manifests.errors import InputRefused, ProviderBusy, ProviderRefused, QuotaExhausted, TextRefused
+from manifests.ledger import Ledger, Limits
+
+KEY = "sk-3f9c2d81a7e64b05secret"
+TEXTS = ["attention over graphs", "diffusion of molecules", "bandits with regret"]
+BILLING = "Your account is in arrears: access denied, please pay your overdue bill and top up."
+
+
+@pytest.fixture
+def service() -> Iterator[Emulator]:
+    with emulator(Quota(100_000, 100_000_000), api_key=KEY) as running:
+        yield running
+
+
+@pytest.fixture
+def embedder(service: Emulator, tmp_path: Path) -> DashScopeEmbedder:
+    return opened(service, tmp_path)
+
+
+def opened(service: Emulator, folder: Path, model: str = "text-embedding-v4", **options) -> DashScopeEmbedder:
+    key = options.pop("api_key", KEY)
+    base_url = options.pop("base_url", service.base_url)
+    limits = options.pop("limits", Limits(100_000, 100_000_000))
+    ledger = Ledger(folder / "ledger.db", ledger_account(base_url, model), limits)
+    return DashScopeEmbedder(dashscope_spec(model), api_key=key, ledger=ledger, base_url=base_url, **options)
+
+
+def test_documents_and_queries_ask_for_their_own_text_type(service, embedder):
+    documents = embedder.embed_documents(TEXTS)
+    query = embedder.embed_query("graphs", timeout_s=3)
+
+    assert (documents.shape, documents.dtype, query.shape) == ((3, 1024), np.float32, (1024,))
+    assert int(np.argmax(documents @ query)) == 0
+    assert [entry.text_type for entry in service.entries] == ["document", "query"]
+
+
+def test_usage_reported_by_the_service_is_what_is_counted(service, embedder):
+    embedder.embed_documents(TEXTS)
+
+    usage = embedder.ledger.usage()
+    assert (usage.requests, usage.tokens) == (1, service.report()["tokens"])
+    assert embedder.tokens_spent == usage.tokens
+    assert embedder.usage_note() == f"1/100,000 requests, {usage.tokens}/100,000,000 tokens a minute"
+
+
+BUSY = [
+    ("429", refusal(429, "Throttling.RateQuota"), "busy"),
+    ("429-unknown-code", refusal(429, "Whatever"), "busy"),
+    ("429-worded-as-billing", refusal(429, "Throttling.AllocationQuota", BILLING), "busy"),
+    ("throttling-under-400", refusal(400, "Throttling", BILLING), "busy"),
+    ("408", refusal(408, "RequestTimeOut"), "busy"),
+    ("500", refusal(500, "InternalError.Algo"), "busy"),
+    ("500-null", Fault(500, b"null"), "busy"),
+    ("502-html", Fault(502, b"<html>Bad Gateway</html>", {"Content-Type": "text/html"}), "busy"),
+    ("503", refusal(503, "ServiceUnavailable"), "busy"),
+    ("truncated-json", Fault(200, b'{"output": {"embeddings": [{"text_index": 0, "embe'), "busy"),
+    ("html", Fault(200, b"<html></html>", {"Content-Type": "text/html"}), "busy"),
+    ("null", Fault(200, b"null"), "busy"),
+    ("list", Fault(200, b"[]"), "busy"),
+    ("number", Fault(200, b"17"), "busy"),
+    ("empty", Fault(200, b""), "busy"),
+    ("business-error-as-200", Fault(200, b'{"code": "Arrearage", "message": "pay"}'), "busy"),
+    ("short-batch", Fault(mangle="short"), "busy"),
+    ("duplicate-index", Fault(mangle="duplicate_index"), "busy"),
+    ("missing-index", Fault(mangle="missing_index"), "busy"),
+    ("nan", Fault(mangle="nan"), "busy"),
+    ("infinity", Fault(mangle="infinity"), "busy"),
+    ("zero", Fault(mangle="zero"), "busy"),
+    ("wrong-dimension", Fault(mangle="dimension"), "busy"),
+    ("reset-before-counting", Fault(drop="before"), "busy"),
+    ("reset-after-counting", Fault(drop="after"), "busy"),
+]
+
+
+@pytest.mark.parametrize(("fault", "reason"), [row[1:] for row in BUSY], ids=[row[0] for row in BUSY])
+def test_what_may_succeed_later_is_busy_after_exactly_one_request(service, embedder, fault, reason):
+    service.will(fault)
+
+    with pytest.raises(ProviderBusy) as caught:
+        embedder.embed_documents(TEXTS)
+
+    assert caught.value.reason == reason
+    assert len(service.entries) == 1
+    assert embedder.ledger.usage().requests == 1
+
+
+REFUSED = [
+    ("arrearage", refusal(400, "Arrearage", "slow down and try again later")),
+    ("invalid-parameter", refusal(400, "InvalidParameter")),
+    ("invalid-key", refusal(401, "InvalidApiKey")),
+    ("access-denied", refusal(403, "AccessDenied.Unpurchased")),
+    ("no-such-model", refusal(404, "ModelNotFound")),
+    ("redirect", Fault(302, b"", {"Location": "http://127.0.0.1:9/login"})),
+]
+
+
+@pytest.mark.parametrize("fault", [row[1] for row in REFUSED], ids=[row[0] for row in REFUSED])
+def test_what_will_not_succeed_later_is_refused_after_exactly_one_request(service, embedder, fault):
+    service.will(fault)
+
+    with pytest.raises(ProviderRefused) as caught:
+        embedder.embed_documents(TEXTS)
+
+    assert caught.value.exit_code == 4
+    assert len(service.entries) == 1
+
+
+def test_reversed_order_with_right_indexes_is_put_right(service, embedder):
+    expected = embedder.embed_documents(TEXTS)
+    service.will(Fault(mangle="reversed"))
+
+    assert np.array_equal(embedder.embed_documents(TEXTS), expected)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("7", 7.0), ("86400", 86_400.0), ("soon", None), ("-3", None), ("nan", None), ("inf", None)],
+)
+def test_retry_after_is_handed_on_when_it_can_be_read(service, embedder, header, seconds):
+    service.will(refusal(429, "Throttling.RateQuota", Retry_After=header))
+
+    with pytest.raises(ProviderBusy) as caught:
+        embedder.embed_documents(TEXTS)
+
+    assert caught.value.retry_after_s == seconds
+
+
+def test_retry_after_may_be_a_date(service, embedder):
+    service.will(refusal(429, "Throttling.RateQuota", Retry_After="Fri, 31 Dec 2100 23:59:59 GMT"))
+
+    with pytest.raises(ProviderBusy) as caught:
+        embedder.embed_documents(TEXTS)
+
+    assert caught.value.retry_after_s > 86_400
+
+
+def test_a_429_makes_every_user_of_the_ledger_wait(service, embedder):
+    service.will(refusal(429, "Throttling.RateQuota", Retry_After="5"))
+    with pytest.raises(ProviderBusy):
+        embedder.embed_documents(TEXTS)
+
+    with pytest.raises(QuotaExhausted):
+        embedder.embed_query("graphs", timeout_s=1)
+
+    assert len(service.entries) == 1
+    assert embedder.ledger.usage().tokens == 0
+
+
+@pytest.mark.parametrize("delay_s", [0.5, 3.0])
+def test_a_hanging_service_is_a_timeout_and_counts_longest(service, tmp_path, delay_s):
+    embedder = opened(service, tmp_path, read_timeout_s=0.2)
+    service.will(Fault(delay_s=delay_s))
+
+    with pytest.raises(ProviderBusy) as caught:
+        embedder.embed_documents(TEXTS)
+
+    assert caught.value.reason == "timeout"
+    ended = embedder.ledger._db.execute("SELECT until - ? FROM reservation", (embedder.ledger._clock(),)).fetchone()
+    assert ended[0] > 100
+
+
+def test_an_answer_that_trickles_ends_at_the_deadline(tmp_path):
+    """Each piece arrives within the read timeout; only a deadline over the whole ends it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    stopped = threading.Event()
+
+    def trickle() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65_536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n")
+            while not stopped.wait(0.05):
+                try:
+                    connection.sendall(b" " * 70_000)
+                except OSError:
+                    return
+                if stopped.wait(0.1):
+                    return
+
+    thread = threading.Thread(target=trickle)
+    thread.start()
+    base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/api/v1"
+    ledger = Ledger(tmp_path / "ledger.db", "a", Limits(1_000, 1_000_000))
+    embedder = DashScopeEmbedder(dashscope_spec(), api_key=KEY, ledger=ledger, base_url=base_url, read_timeout_s=0.2)
+    try:
+        with pytest.raises(ProviderBusy) as caught:
+            embedder.embed_query("graphs", timeout_s=0.5)
+    finally:
+        stopped.set()
+        thread.join()
+        listener.close()
+
+    assert caught.value.reason == "timeout"
+
+
+def test_no_address_is_busy_and_costs_no_quota(service, tmp_path, monkeypatch):
+    embedder = opened(service, tmp_path, base_url="http://dashscope.invalid/api/v1")
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ProviderBusy, match="cannot be reached"):
+        embedder.embed_documents(TEXTS)
+
+    assert embedder.ledger.usage().requests == 0
+
+
+def test_no_connection_is_busy_and_costs_no_quota(service, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    embedder = opened(service, tmp_path, base_url=f"http://127.0.0.1:{port}/api/v1")
+
+    with pytest.raises(ProviderBusy, match="cannot be reached"):
+        embedder.embed_documents(TEXTS)
+
+    assert embedder.ledger.usage().requests == 0
+
+
+def test_a_tls_failure_is_busy(service, tmp_path):
+    embedder = opened(service, tmp_path, base_url=service.base_url.replace("http:", "https:"))
+
+    with pytest.raises(ProviderBusy):
+        embedder.embed_documents(TEXTS)
+
+
+def test_a_connection_closed_while_idle_is_one_request_and_busy(service, embedder):
+    """The SDK would send again by itself, unknown to the ledger."""
+    embedder.embed_documents(TEXTS)
+    service.will(Fault(drop="before"))
+
+    with pytest.raises(ProviderBusy):
+        embedder.embed_documents(TEXTS)
+
+    assert len(service.entries) == 2
+    assert embedder.ledger.usage().requests == 2
+
+
+@pytest.mark.parametrize("text", ["", "  \n\t", "\u200b\u2060"])
+def test_a_blank_text_is_named_before_anything_is_sent(service, embedder, text):
+    with pytest.raises(TextRefused) as caught:
+        embedder.embed_documents(["fine", text, "fine too"])
+
+    assert caught.value.position == 1
+    assert service.entries == []
+
+
+def test_an_over_long_text_is_named_before_anything_is_sent(service, embedder):
+    with pytest.raises(TextRefused, match=r"12,000 tokens; text-embedding-v4 takes 8,192") as caught:
+        embedder.embed_documents([*TEXTS, "word " * 11_999 + "word"])
+
+    assert caught.value.position == 3
+    assert service.entries == []
+
+
+def test_a_text_only_the_service_finds_too_long_is_named_and_costs_no_other(service, embedder):
+    too_long = "x" * 60_000  # 7,500 tokens by the SDK's vocabulary, 10,000 by the emulator's count
+    with pytest.raises(TextRefused) as caught:
+        embedder.embed_documents([*TEXTS, too_long])
+    assert caught.value.position == 3
+    sent = len(service.entries)
+
+    assert embedder.embed_documents(TEXTS).shape == (3, 1024)
+    assert len(service.entries) == sent
+
+
+def test_a_text_refused_by_inspection_is_named_and_the_others_are_bought_once(service, embedder):
+    texts = [f"paper number {number}" for number in range(10)]
+    texts[6] += f" {UNSEEMLY}"
+    with pytest.raises(TextRefused) as caught:
+        embedder.embed_documents(texts)
+    assert caught.value.position == 6
+
+    rest = texts[:6] + texts[7:]
+    vectors = embedder.embed_documents(rest)
+
+    assert set(service.bought().values()) == {1}
+    assert np.array_equal(vectors, embedder.embed_documents(rest))
+
+
+def test_two_texts_refused_by_inspection_are_named_one_after_the_other(service, embedder):
+    texts = [f"a {UNSEEMLY}", "b", f"c {UNSEEMLY}", "d"]
+    with pytest.raises(TextRefused) as first:
+        embedder.embed_documents(texts)
+    with pytest.raises(TextRefused) as second:
+        embedder.embed_documents(texts[1:])
+
+    assert (first.value.position, second.value.position) == (0, 1)
+    assert embedder.embed_documents(["b", "d"]).shape == (2, 1024)
+    assert set(service.bought().values()) == {1}
+
+
+def test_vectors_bought_before_a_busy_answer_are_not_bought_again(service, embedder):
+    texts = [f"paper number {number}" for number in range(25)]
+    service.will(Fault(), Fault(), refusal(500, "InternalError"))
+    with pytest.raises(ProviderBusy):
+        embedder.embed_documents(texts)
+
+    assert embedder.embed_documents(texts).shape == (25, 1024)
+    assert set(service.bought().values()) == {1}
+
+
+@pytest.mark.parametrize(("model", "most"), [("text-embedding-v4", 10), ("text-embedding-v2", 25)])
+def test_no_request_holds_more_texts_than_the_model_takes(service, tmp_path, model, most):
+    spec = dashscope_spec(model, 1_536)
+    ledger = Ledger(tmp_path / "ledger.db", ledger_account(service.base_url, model), Limits(100_000, 10**8))
+    embedder = DashScopeEmbedder(spec, api_key=KEY, ledger=ledger, base_url=service.base_url)
+    texts = [f"paper number {number}" for number in range(most + 1)]
+
+    vectors = embedder.embed_documents(texts)
+
+    assert vectors.shape == (most + 1, 1_536)
+    assert [len(entry.texts) for entry in service.entries] == [most, 1]
+    assert embedder.batch_texts_max == most
+
+
+def test_equal_texts_of_a_batch_are_bought_once(service, embedder):
+    vectors = embedder.embed_documents(["a b", "c", "a b"])
+
+    assert np.array_equal(vectors[0], vectors[2])
+    assert len(service.entries[0].texts) == 2
+
+
+def test_many_threads_get_their_own_vectors(service, embedder):
+    expected = {text: embedder.embed_documents([text])[0] for text in TEXTS}
+    wrong: list[str] = []
+
+    def work(text: str) -> None:
+        for _ in range(20):
+            if not np.array_equal(embedder.embed_documents([text])[0], expected[text]):
+                wrong.append(text)
+
+    threads = [threading.Thread(target=work, args=(text,)) for text in TEXTS * 4]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert wrong == []
+    assert {entry.status for entry in service.entries} == {200}
+
+
+def test_a_stopped_embedder_sends_nothing(service, tmp_path):
+    embedder = opened(service, tmp_path, limits=Limits(1, 10_000))
+    embedder.embed_documents(["one"])
+    refusals: list[QuotaExhausted] = []
+
+    def wait() -> None:
+        try:
+            embedder.embed_documents(["two"])
+        except QuotaExhausted as exc:
+            refusals.append(exc)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    embedder.stop()
+    waiting.join(timeout=5)
+
+    assert len(refusals) == 1
+    assert len(service.entries) == 1
+
+
+def test_a_change_of_model_changes_the_vectors_and_the_fingerprint(service, tmp_path):
+    four = opened(service, tmp_path, "text-embedding-v4")
+    three = opened(service, tmp_path, "text-embedding-v3")
+
+    assert four.spec.fingerprint != three.spec.fingerprint
+    assert not np.allclose(four.embed_documents(TEXTS), three.embed_documents(TEXTS))
+
+
+@pytest.mark.parametrize(("model", "dimension"), [("text-embedding-v4", 1_000), ("text-embedding-v3", 2_048)])
+def test_a_dimension_the_model_does_not_give_is_refused(model, dimension):
+    with pytest.raises(InputRefused, match=str(dimension)):
+        dashscope_spec(model, dimension)
+
+
+@pytest.mark.parametrize("key", ["", "  ", "sk-with\nnewline", "sk-ünicode", "two words"])
+def test_a_key_no_request_can_carry_is_refused_without_showing_it(service, tmp_path, key):
+    with pytest.raises(ProviderRefused) as caught:
+        opened(service, tmp_path, api_key=key)
+
+    assert not key.strip() or key not in str(caught.value)
+
+
+@pytest.mark.parametrize("base_url", ["dashscope.aliyuncs.com", "ftp://a/api", "https://user:pw@host/api", ""])
+def test_a_base_url_that_is_none_is_refused(service, tmp_path, base_url):
+    with pytest.raises(InputRefused) as caught:
+        opened(service, tmp_path, base_url=base_url)
+
+    assert "pw" not in str(caught.value)
+
+
+def test_a_netrc_and_proxies_of_the_environment_do_not_reach_a_service_on_this_machine(service, tmp_path, monkeypatch):
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+
+    assert opened(service, tmp_path).embed_documents(TEXTS).shape == (3, 1024)
+
+
+def test_the_key_is_in_no_message_log_or_file(service, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    embedder = opened(service, tmp_path)
+    messages = [repr(embedder), str(vars(embedder.spec))]
+    faults = [row[1] for row in BUSY] + [row[1] for row in REFUSED]
+    quoting = refusal(401, "InvalidApiKey", f"Incorrect API key provided: {KEY} or sk-3f9c****cret, {'x' * 9_000}")
+    for fault in [*faults, quoting]:
+        service.will(fault)
+        with pytest.raises((ProviderBusy, ProviderRefused)) as caught:
+            embedder._embed(["attention over graphs"]) if fault.mangle else embedder.embed_documents(TEXTS)
+        messages += [str(caught.value), repr(caught.value)]
+        embedder.ledger._db.execute("UPDATE account SET hold = 0, request_tat = 0, token_tat = 0")
+    assert any("[key]" in message for message in messages)
+    assert max(map(len, messages)) < 1_000
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+    for secret in (KEY, KEY[:12], "3f9c"):
+        assert secret not in " ".join(messages)
+        assert secret not in caplog.text
+        assert secret.encode() not in stored
+
+
+def test_a_query_is_in_no_message_log_or_file(service, tmp_path, caplog):
+    caplog.set_level(logging.DEBUG)
+    embedder = opened(service, tmp_path)
+    query = f"zebrafish whisperings {UNSEEMLY}"
+    service.will(refusal(400, "InvalidParameter", f"bad text: {query}"), refusal(500, "X", f"cannot do {query}"))
+    for kind in (ProviderRefused, ProviderBusy, TextRefused):
+        with pytest.raises(kind) as caught:
+            embedder.embed_query(query, timeout_s=3)
+        assert "zebrafish" not in str(caught.value)
+
+    stored = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert "zebrafish" not in caplog.text
+    assert b"zebrafish" not in stored
+
+
+def test_the_sdk_is_imported_only_when_an_embedder_is_opened():
+    program = (
+        "import sys, manifests.embedding.dashscope as d; d.dashscope_spec();"
+        "print(sorted({'dashscope', 'requests', 'tiktoken'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_emulator_enforces_minutes_and_reports_peaks(tmp_path):
+    with emulator(Quota(3, 1_000)) as strict:
+        generous = opened(strict, tmp_path)
+        for _ in range(3):
+            generous.embed_documents(["one text"])
+        with pytest.raises(ProviderBusy):
+            generous.embed_documents(["one text"])
+
+        report = strict.report()
+
+    assert strict.refused == 1
+    assert report["peak"] == {"requests": 3, "tokens": 6}
+    assert json.loads(json.dumps(report)) == {**report, "minutes": []}
