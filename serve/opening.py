@@ -6,18 +6,20 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from manifests.contract import Manifest, read_manifest
-from manifests.embedding.spec import EmbeddingSpec
+from manifests.embedding.spec import Embedder, EmbeddingSpec
 from manifests.gate import open_index
+from manifests.ledger import Ledger, Limits
 from serve.errors import UsageRefused
 from serve.limits import RateLimit, steady_clock
 from serve.observe import Metrics
-from serve.query_embedding import QueryEmbedder
+from serve.query_embedding import OUTCOMES, QueryEmbedder
 from serve.search import PaperSearch
 from serve.session import SessionLimits, Sessions
 from serve.settings import Settings
-from serve.state import open_state
+from serve.state import State, open_state
 from serve.tools import Desk
 from serve.workers import Workers
 
@@ -47,7 +49,7 @@ def opened(settings: Settings, secrets: Mapping[str, str]) -> Iterator[Opened]:
         state = stack.enter_context(closing(open_state(settings.state, key=secrets.get("SERVE_HASH_KEY"))))
         manifest = read_manifest(settings.manifest)
         metrics = Metrics()
-        embedding = stack.enter_context(closing(_query_embedder(manifest.embedding, settings)))
+        embedding = stack.enter_context(closing(_query_embedder(manifest.embedding, settings, secrets, state)))
         index = stack.enter_context(
             closing(
                 open_index(
@@ -64,6 +66,15 @@ def opened(settings: Settings, secrets: Mapping[str, str]) -> Iterator[Opened]:
         sessions = Sessions(state, _session_limits(settings), time.time)
         sessions.bury()
         metrics.gauge("serve_sessions_open", "Open search sessions.", sessions.live)
+        metrics.gauge(
+            "serve_provider_circuit_closed",
+            "1 while the embedding provider is asked, 0 while it is left alone after failures.",
+            lambda: embedding.circuit == "closed",
+        )
+        for outcome in OUTCOMES:
+            metrics.gauge(
+                f"serve_queries_{outcome}", f"Queries since the start: {outcome}.", partial(embedding.count, outcome)
+            )
         metrics.gauge("serve_searches_admitted", "Searches running or waiting.", lambda: workers.admitted)
         service = PaperSearch(
             index,
@@ -85,9 +96,34 @@ def _session_limits(settings: Settings) -> SessionLimits:
     )
 
 
-def _query_embedder(spec: EmbeddingSpec, settings: Settings) -> QueryEmbedder:
+def _query_embedder(spec: EmbeddingSpec, settings: Settings, secrets: Mapping[str, str], state: State) -> QueryEmbedder:
+    embedder, endpoint = _embedder(spec, settings, secrets)
+    return QueryEmbedder(
+        embedder,
+        state,
+        deadline_s=settings.query_deadline,
+        cache_rows=settings.query_cache,
+        endpoint=endpoint,
+    )
+
+
+def _embedder(spec: EmbeddingSpec, settings: Settings, secrets: Mapping[str, str]) -> tuple[Embedder, str]:
+    """The manifest's own model and the address of its provider, "" on this machine."""
     if spec.provider == "local":
         from manifests.embedding.local import LocalEmbedder
 
-        return QueryEmbedder(LocalEmbedder(spec, settings.model_path), settings.query_deadline)
-    raise UsageRefused(f"provider {spec.provider} cannot be served yet")
+        return LocalEmbedder(spec, settings.model_path), ""
+    from manifests.embedding.dashscope import BASE_URL, DashScopeEmbedder, ledger_account
+
+    if settings.requests_per_minute is None or settings.tokens_per_minute is None:
+        raise UsageRefused(
+            f"the index was built with {spec}: give the quota for queries, --requests-per-minute and "
+            "--tokens-per-minute (SERVE_REQUESTS_PER_MINUTE, SERVE_TOKENS_PER_MINUTE)"
+        )
+    if not secrets.get("DASHSCOPE_API_KEY"):
+        raise UsageRefused(f"the index was built with {spec}: set DASHSCOPE_API_KEY in the environment")
+    base_url = settings.dashscope_url or BASE_URL
+    limits = Limits(settings.requests_per_minute, settings.tokens_per_minute)
+    ledger = Ledger(settings.ledger, ledger_account(base_url, spec.model), limits)
+    embedder = DashScopeEmbedder(spec, api_key=secrets["DASHSCOPE_API_KEY"], ledger=ledger, base_url=base_url)
+    return embedder, embedder.endpoint

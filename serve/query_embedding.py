@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Reason = Literal["timeout", "busy", "quota", "refused", "circuit_open"]
+REASONS: tuple[Reason, ...] = get_args(Reason)
+OUTCOMES = ("cached", "embedded", *REASONS)
 
 DEADLINE_S = 3.0
 CACHE_ROWS = 10_000
@@ -112,10 +114,9 @@ class QueryEmbedder:
         """Whether the provider is being asked: `closed` is yes."""
         return self._breaker.circuit
 
-    def outcomes(self) -> dict[str, int]:
-        """Queries since the start by what became of them: `cached`, `embedded` or a reason."""
-        with self._lock:
-            return dict(self._outcomes)
+    def count(self, outcome: str) -> int:
+        """Queries since the start that ended as `outcome`, one of `OUTCOMES`."""
+        return self._outcomes[outcome]
 
     def state(self) -> dict[str, Any]:
         """The provider as this server sees it, for /readyz; holds no query."""
@@ -126,7 +127,7 @@ class QueryEmbedder:
             "circuit": self.circuit,
             "in_flight": calling,
             "quota": self._embedder.usage_note(),
-            "queries": self.outcomes(),
+            "queries": {outcome: self.count(outcome) for outcome in OUTCOMES},
         }
 
     def close(self) -> None:

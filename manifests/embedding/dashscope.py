@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sqlite3
 import threading
 import time
 import unicodedata
@@ -146,7 +147,11 @@ class DashScopeEmbedder:
 
     def usage_note(self) -> str:
         """Requests and tokens of the last minute beside their limits, of every program on the ledger."""
-        usage, limits = self.ledger.usage(), self.ledger.limits
+        limits = self.ledger.limits
+        try:
+            usage = self.ledger.usage()
+        except sqlite3.Error:
+            return "the ledger cannot be read"
         held = f", provider asks to wait {usage.hold_s:.0f} s" if usage.hold_s > 1 else ""
         return (
             f"{usage.requests:,}/{limits.requests_per_minute:,} requests, "
