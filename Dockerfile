@@ -27,7 +27,6 @@ RUN python3 -m venv --without-pip /opt/venv; \
 
 COPY manifests/ /srv/app/manifests/
 COPY serve/ /srv/app/serve/
-COPY pyproject.toml /srv/app/
 RUN rm -f /srv/app/manifests/*.json; \
     python3 -m compileall -q --invalidation-mode unchecked-hash /srv/app
 

@@ -28,7 +28,7 @@ EXIT_CODE = {ErrorCode.EMBEDDING_UNAVAILABLE: 4, ErrorCode.INDEX_UNAVAILABLE: 5,
 
 def main(arguments: list[str]) -> int:
     """The exit code of one run."""
-    given = _parser().parse_args(arguments)
+    given = parser().parse_args(arguments)
     secrets = {name: os.environ[name] for name in SECRETS if os.environ.get(name)}
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -95,17 +95,18 @@ def _search(given: argparse.Namespace, settings: Settings, secrets: dict[str, st
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; docs/commands.md is generated from it."""
+    top = argparse.ArgumentParser(
         prog="python -m serve",
         description="Serve six MCP tools over one verified index, or search it once.",
         epilog=f"Secrets come from the environment only: {', '.join(SECRETS)}.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=VERSION)
-    _add_settings(parser, argparse.SUPPRESS)
-    parser.set_defaults(command="serve")
-    commands = parser.add_subparsers(metavar="COMMAND", required=False)
+    top.add_argument("--version", action="version", version=VERSION)
+    _add_settings(top, argparse.SUPPRESS)
+    top.set_defaults(command="serve")
+    commands = top.add_subparsers(metavar="COMMAND", required=False)
     search = commands.add_parser(
         "search", help="one search from the terminal, in the tool's own text", allow_abbrev=False
     )
@@ -119,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     search.add_argument("--spotlight", action="store_true", help="spotlight papers only")
     search.add_argument("--min-score", type=float, metavar="S", help="least score, 0 to 1")
     search.add_argument("--no-abstract", action="store_true", help="no abstract previews")
-    return parser
+    return top
 
 
 def _add_settings(parser: argparse.ArgumentParser, default: str) -> None:
