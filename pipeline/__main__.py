@@ -49,13 +49,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _build(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.build import Request, build
+    from pipeline.summary import say_built
 
     console = Console()
     places = Places.of_snapshot(args, environment)
     require_own_link(places)
     request = Request(args.snapshot, places, args.quarantine, _policy(args), f"build {args.snapshot}")
     built = build(request, open_embedder(args, environment, places.ledger), console)
-    console.built(built, places.target)
+    say_built(built, places)
     return _say(args, built.facts())
 
 

@@ -6,22 +6,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pipeline.progress import Report
 
-if TYPE_CHECKING:
-    from pipeline.build import Built
-    from pipeline.index import Target
-
 PLAIN_EVERY_S = 5.0
 
 
 class Console:
-    """Progress and closing words of one command on standard error; quiet for tests."""
+    """Progress of one command on standard error."""
 
     def __init__(self) -> None:
         self._rich = RichConsole(stderr=True, highlight=False)
@@ -78,32 +73,3 @@ class Console:
 
     def _say(self, line: str) -> None:
         print(line, file=sys.stderr, flush=True)  # noqa: T201 -- the plain console itself
-
-    def built(self, built: Built, target: Target) -> None:
-        """The closing table: papers, vectors, seconds and memory, where things are, what to run next."""
-        from rich.table import Table
-
-        counts = built.manifest.snapshot.counts
-        if built.vectors is None:
-            self._rich.print(
-                f"{built.path} is up to date: {counts.papers:,} papers, digest {built.manifest.digest[:12]}; "
-                "nothing embedded, nothing written",
-                soft_wrap=True,
-            )
-            return
-        table = Table(title=f"{built.manifest.snapshot.title}: {counts.papers:,} papers", title_justify="left")
-        table.add_column("stage")
-        table.add_column("seconds", justify="right")
-        table.add_column("peak memory", justify="right")
-        for stage, seconds in built.meter.seconds.items():
-            table.add_row(stage, f"{seconds:.1f}", f"{built.meter.peak_rss_mb[stage]:,.0f} MB")
-        self._rich.print(table)
-        name = built.manifest.snapshot.name
-        for line in (
-            f"vectors   {built.vectors.reused:,} reused, {built.vectors.embedded:,} new",
-            f"rejected  {counts.rejected:,}" + (f" (see {target.work}/rejected.jsonl)" if counts.rejected else ""),
-            f"index     {target.uri} ({built.manifest.collection.name})",
-            f"manifest  {built.path} (digest {built.manifest.digest[:12]})",
-            f'next      just validate {name} · just search "QUERY" {name} · just serve {name}',
-        ):
-            self._rich.print(line, soft_wrap=True)

@@ -1,0 +1,39 @@
+"""The closing words of a build: papers, vectors, seconds and memory, where things are, what to run next."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.build import Built
+from pipeline.places import Places
+
+
+def say_built(built: Built, places: Places) -> None:
+    """Print them to standard error."""
+    console = Console(stderr=True, highlight=False)
+    manifest, counts = built.manifest, built.manifest.snapshot.counts
+    if built.vectors is None:
+        console.print(
+            f"{built.path} is up to date: {counts.papers:,} papers, digest {manifest.digest[:12]}; "
+            "nothing embedded, nothing written",
+            soft_wrap=True,
+        )
+        return
+    table = Table(title=f"{manifest.snapshot.title}: {counts.papers:,} papers", title_justify="left")
+    table.add_column("stage")
+    table.add_column("seconds", justify="right")
+    table.add_column("peak memory", justify="right")
+    for stage, seconds in built.meter.seconds.items():
+        table.add_row(stage, f"{seconds:.1f}", f"{built.meter.peak_rss_mb[stage]:,.0f} MB")
+    console.print(table)
+    name = manifest.snapshot.name
+    rejected = f"{counts.rejected:,}" + (f" (see {places.work}/rejected.jsonl)" if counts.rejected else "")
+    for line in (
+        f"vectors   {built.vectors.reused:,} reused, {built.vectors.embedded:,} new (in {places.store})",
+        f"rejected  {rejected}",
+        f"index     {places.target.uri} ({manifest.collection.name})",
+        f"manifest  {built.path} (digest {manifest.digest[:12]})",
+        f'next      just validate {name} · just search "QUERY" {name} · just serve {name}',
+    ):
+        console.print(line, soft_wrap=True)

@@ -1,0 +1,212 @@
+"""The build as a maintainer meets it: again, elsewhere, interrupted at every stage, on a full disk, twice at once."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from manifests.contract import read_manifest
+from manifests.files import file_sha256
+from manifests.lite import folder_digests
+from tests.programs import REPOSITORY, SAMPLE, Build, run_build, run_pipeline
+
+
+def places(folder: Path) -> list[str | Path]:
+    return [
+        *("--work", folder / "work", "--manifest", folder / "manifest.json"),
+        *("--store", folder / "store", "--ledger", folder / "ledger.db"),
+    ]
+
+
+def die_at(point: str, folder: Path, snapshot: Path = SAMPLE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.dying", point, "build", str(snapshot), *map(str, places(folder))],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def stored_texts(folder: Path) -> int:
+    told = run_pipeline("store", "stats", "--store", folder / "store", "--json")
+    return sum(spec["vectors"] for spec in json.loads(told.stdout)["specs"])
+
+
+def test_the_same_command_again_finds_everything_up_to_date_and_writes_nothing(sample_build: Build) -> None:
+    folder = sample_build.work.parent
+    before = folder_digests(folder), {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+    again = run_pipeline("build", SAMPLE, *places(folder), "--json")
+
+    told = json.loads(again.stdout)
+    assert (again.returncode, told["embedded"], told["reused"]) == (0, 0, 150)
+    assert "up to date" in again.stderr
+    assert told["digest"] == sample_build.result["digest"]
+    lock = sample_build.work / ".lock"
+    after = folder_digests(folder), {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert after[0] == before[0]
+    assert {path for path in after[1] if after[1][path] != before[1][path]} <= {lock}
+
+
+def test_the_result_says_what_was_built_and_what_it_cost(sample_build: Build) -> None:
+    result = sample_build.result
+
+    assert set(result) == {
+        "name", "digest", "manifest", "papers", "rejected", "embedded", "reused", "seconds", "peak_rss_mb",
+    }  # fmt: skip
+    assert (result["name"], result["papers"], result["rejected"]) == ("sample", 150, 0)
+    assert result["embedded"] + result["reused"] == 150
+    assert set(result["seconds"]) == {"load", "embed", "index", "validate", "publish"}
+    assert result["digest"] == read_manifest(sample_build.manifest).digest
+
+
+def test_another_folder_locale_time_zone_and_hash_seed_give_the_same_bytes(sample_build: Build, tmp_path: Path) -> None:
+    other = run_build(
+        SAMPLE,
+        tmp_path,
+        store=sample_build.store,
+        LC_ALL="C",
+        LANG="tr_TR",
+        TZ="Pacific/Kiritimati",
+        PYTHONHASHSEED="7",
+    )
+
+    assert other.manifest.read_bytes() == sample_build.manifest.read_bytes()
+    assert other.result["embedded"] == 0
+
+
+def test_a_shuffled_snapshot_gives_the_same_corpus_and_the_same_collection(sample_build: Build, tmp_path: Path) -> None:
+    shuffled = tmp_path / "shuffled"
+    shuffled.mkdir()
+    lines = (SAMPLE / "papers.jsonl").read_bytes().splitlines(keepends=True)
+    random.Random(7).shuffle(lines)
+    (shuffled / "papers.jsonl").write_bytes(b"".join(lines))
+    card = json.loads((SAMPLE / "snapshot.json").read_bytes())
+    card["files"] = {"papers.jsonl": file_sha256(shuffled / "papers.jsonl")}
+    (shuffled / "snapshot.json").write_text(json.dumps(card), encoding="utf-8")
+
+    built = run_build(shuffled, tmp_path, store=sample_build.store)
+
+    one, other = read_manifest(sample_build.manifest), read_manifest(built.manifest)
+    assert other.corpus == one.corpus
+    assert other.collection == one.collection
+    assert other.snapshot.sha256 != one.snapshot.sha256
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("pipeline.corpus:_install", id="load"),
+        pytest.param("pipeline.embedding_store:write_part:2", id="embed"),
+        pytest.param("manifests.milvus:Milvus.seal", id="index-rows-inserted"),
+        pytest.param("pipeline.index:_record", id="index-before-the-rename"),
+        pytest.param("pipeline.build:open_index", id="validate"),
+        pytest.param("pipeline.build:switch_link", id="publish-before-the-link"),
+        pytest.param("manifests.contract:write_atomically", id="publish-before-the-manifest"),
+        pytest.param("manifests.contract:write_atomically:1:kill-before-rename", id="publish-inside-the-write"),
+    ],
+)
+def test_a_build_killed_anywhere_never_validates_and_resumes_to_the_same_digest(
+    sample_build: Build, tmp_path: Path, point: str
+) -> None:
+    if not point.startswith(("pipeline.corpus", "pipeline.embedding_store")):
+        shutil.copytree(sample_build.store, tmp_path / "store")
+    killed = die_at(point, tmp_path)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    alone = run_pipeline("validate", *places(tmp_path)[:4])
+    assert alone.returncode in (3, 6), alone.stderr
+    kept = stored_texts(tmp_path)
+
+    resumed = run_build(SAMPLE, tmp_path)
+
+    assert resumed.result["digest"] == sample_build.result["digest"]
+    assert resumed.manifest.read_bytes() == sample_build.manifest.read_bytes()
+    assert resumed.result["embedded"] == sample_build.result["embedded"] - kept
+    assert not list(resumed.work.glob(".building-*"))
+
+
+def test_ctrl_c_leaves_a_resumable_state_and_says_so(tmp_path: Path) -> None:
+    interrupted = die_at("pipeline.embedding_store:write_part:2:interrupt", tmp_path)
+
+    assert interrupted.returncode == 130
+    assert "interrupted" in interrupted.stderr
+    assert "Traceback" not in interrupted.stderr
+    assert stored_texts(tmp_path) > 0
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["pipeline.embedding_store:write_atomically:2", "manifests.contract:write_atomically", "pipeline.index:sync_tree"],
+)
+def test_a_full_disk_is_one_clear_sentence_and_loses_nothing(sample_build: Build, tmp_path: Path, point: str) -> None:
+    refused = die_at(f"{point}:1:disk-full" if point.count(":") == 1 else f"{point}:disk-full", tmp_path)
+
+    assert refused.returncode == 1, refused.stderr
+    assert "disk is full" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert run_build(SAMPLE, tmp_path).result["digest"] == sample_build.result["digest"]
+
+
+def test_a_second_build_in_the_same_folder_is_told_who_holds_it(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(work)],
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+
+    second = run_pipeline("build", SAMPLE, *places(tmp_path))
+    told = json.loads(run_pipeline("status", "--work", work, "--json").stdout)
+    holder.communicate()
+
+    assert second.returncode == 7
+    assert f"pid {holder.pid} (the first build" in second.stderr
+    assert f"pid {holder.pid}" in told["held_by"]
+    assert json.loads(run_pipeline("status", "--work", work, "--json").stdout)["held_by"] is None
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from pipeline.work import held
+with held(Path(sys.argv[1]), "the first build"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_an_older_index_stays_until_prune_and_serves_its_own_manifest(sample_build: Build, tmp_path: Path) -> None:
+    newer = tmp_path / "newer"
+    shutil.copytree(SAMPLE, newer)
+    lines = (newer / "papers.jsonl").read_bytes().splitlines(keepends=True)[:-1]
+    (newer / "papers.jsonl").write_bytes(b"".join(lines))
+    card = json.loads((newer / "snapshot.json").read_bytes())
+    card |= {"papers": len(lines), "files": {"papers.jsonl": file_sha256(newer / "papers.jsonl")}}
+    (newer / "snapshot.json").write_text(json.dumps(card), encoding="utf-8")
+    work = tmp_path / "work"
+    shutil.copytree(sample_build.work, work, symlinks=True)
+
+    built = run_build(newer, tmp_path, store=sample_build.store)
+    older = run_pipeline("validate", "--manifest", sample_build.manifest, "--milvus-uri", work / "milvus.db", "--json")
+    pruned = run_pipeline("prune", "--work", work, "--manifest", built.manifest, "--json")
+    gone = run_pipeline("validate", "--manifest", sample_build.manifest, "--milvus-uri", work / "milvus.db", "--json")
+
+    assert json.loads(older.stdout)["ok"], older.stdout
+    old_name = read_manifest(sample_build.manifest).collection.name
+    assert json.loads(pruned.stdout)["removed"] == [f"{old_name}.db"]
+    assert gone.returncode == 6
+    newest = run_pipeline("validate", "--manifest", built.manifest, "--work", work)
+    assert newest.returncode == 0, newest.stderr
