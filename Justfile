@@ -44,3 +44,15 @@ check: (install "dev")
 # Solve the dependency groups again into requirements/; --upgrade takes newer versions
 lock *options: (install "dev")
     {{ python }} scripts/lock.py {{ options }}
+
+# Write the generated pages of docs/ again
+docs: (install "dev")
+    {{ python }} docs/generate.py
+
+# Build the serving image with builds/NAME inside, by docker, podman or buildah
+image name="sample" *options:
+    scripts/image.sh {{ quote(name) }} {{ options }}
+
+# Build the image and prove it, without a container engine or registry (root on Debian)
+image-check:
+    scripts/image_check.sh

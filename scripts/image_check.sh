@@ -84,8 +84,8 @@ make_base() {
 
 # build_image TAG INDEX: the certificates of this machine are mounted, so they are in no layer.
 build_image() {
-  "${BUILD[@]}" build --format docker --layers --pull-never --build-arg "PYTHON_IMAGE=$BASE" --build-arg "INDEX=$2" \
-    -v "$CA:$CA:ro" -t "$1" . > "$WORK/build.log" 2>&1 || {
+  ENGINE="${BUILD[*]}" PYTHON_IMAGE=$BASE TAG=$1 scripts/image.sh "$2" --layers --pull-never -v "$CA:$CA:ro" \
+    > "$WORK/build.log" 2>&1 || {
     tail -30 "$WORK/build.log"
     echo "the build failed; its output is $WORK/build.log" >&2
     exit 1
