@@ -89,8 +89,6 @@ def build_app(opened: Opened, settings: Settings, bearer: str | None, version: s
 
 def serve_http(app: Starlette, settings: Settings, listener: socket.socket) -> None:
     """Answer on `listener` until SIGTERM or SIGINT; calls in flight may end within `graceful_stop`."""
-    host, port = listener.getsockname()[:2]
-    log.info("ready at http://%s:%s/mcp", f"[{host}]" if ":" in host else host, port)
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -103,7 +101,18 @@ def serve_http(app: Starlette, settings: Settings, listener: socket.socket) -> N
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(settings.graceful_stop),
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    _Announced(config).run(sockets=[listener])
+
+
+class _Announced(uvicorn.Server):
+    """Says where it answers, once it does."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then log the address of every socket."""
+        await super().startup(sockets)
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
+            log.info("ready at http://%s:%s/mcp", f"[{host}]" if ":" in host else host, port)
 
 
 def bind(host: str, port: int) -> socket.socket:

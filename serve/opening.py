@@ -23,6 +23,9 @@ from serve.state import State, open_state
 from serve.tools import Desk
 from serve.workers import Workers
 
+WARM_UP_TEXT = "paper search"
+WARM_UP_TIMEOUT_S = 120.0
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -112,7 +115,10 @@ def _embedder(spec: EmbeddingSpec, settings: Settings, secrets: Mapping[str, str
     if spec.provider == "local":
         from manifests.embedding.local import LocalEmbedder
 
-        return LocalEmbedder(spec, settings.model_path), ""
+        local = LocalEmbedder(spec, settings.model_path)
+        # The model is loaded when first used; no user waits for that, nor is answered by words alone because of it.
+        local.embed_query(WARM_UP_TEXT, timeout_s=WARM_UP_TIMEOUT_S)
+        return local, ""
     from manifests.embedding.dashscope import BASE_URL, DashScopeEmbedder, ledger_account
 
     if settings.requests_per_minute is None or settings.tokens_per_minute is None:
