@@ -157,8 +157,15 @@ def _prune(args: argparse.Namespace, environment: Environment) -> int:
     return _say(args, {"kept": kept, "removed": removed}, f"kept {kept}, removed {', '.join(removed) or 'nothing'}")
 
 
-def _diff(args: argparse.Namespace, environment: Environment) -> int:
-    raise NotImplementedError
+def _diff(args: argparse.Namespace, _environment: Environment) -> int:
+    from pipeline.diff import diff
+    from pipeline.diff_text import diff_markdown, diff_text
+
+    with Console().stage("diff") as report:
+        found = diff(args.a, args.b, report)
+    if args.json:
+        return _say(args, found.facts())
+    return _say(args, {}, diff_markdown(found) if args.markdown else diff_text(found))
 
 
 def _evaluate(args: argparse.Namespace, environment: Environment) -> int:
