@@ -61,13 +61,10 @@ _VARIANTS = str.maketrans(
         **dict.fromkeys("™℠", " "),  # NFKC would glue TM and SM to the word before
         "∞": " infinity ",
         "∆": "δ",  # the sign of an increment is typed for the letter
-        # Letters that Unicode does not decompose into a base letter and an accent.
-        **dict(zip("łøđðħŧıȷƒ", "loddhtijf", strict=True)),
-        "æ": "ae",
-        "œ": "oe",
-        "þ": "th",
     }
 )
+# Letters that Unicode does not decompose into a base letter and an accent.
+_BASE_LETTERS = str.maketrans({**dict(zip("łøđðħŧıȷƒ", "loddhtijf", strict=True)), "æ": "ae", "œ": "oe", "þ": "th"})
 # Letters by category, but nothing to see: Hangul fillers. The Arabic tatweel only stretches a word.
 _INVISIBLE_LETTERS = frozenset("\u115f\u1160\u3164\uffa0\u0640")
 _RUN_CACHED_CHARS_MAX = 32
@@ -175,4 +172,4 @@ class _Kept(dict[int, str]):
         return kept
 
 
-_KEPT = _Kept()
+_KEPT = _Kept(_BASE_LETTERS)
