@@ -13,9 +13,9 @@ import unicodedata
 
 from pylatexenc import latex2text
 
-# Unicode calls it LAMDA; nobody searches for that.
+# Unicode calls it LAMDA; nobody searches for that. codespell:ignore lamda
 GREEK = {
-    letter: unicodedata.name(letter).rsplit(" ", 1)[1].lower().replace("lamda", "lambda")
+    letter: unicodedata.name(letter).rsplit(" ", 1)[1].lower().replace("lamda", "lambda")  # codespell:ignore lamda
     for letter in "αβγδεζηθικλμνξοπρστυφχψω"
 }
 

@@ -231,7 +231,7 @@ TEXTS = st.one_of(
 
 
 @given(TEXTS)
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @example("ΐ\u0345")
 @example("\ufdd0_2")
 def test_every_engine_finds_the_same_words_and_normalising_again_changes_nothing(text: str) -> None:
@@ -246,7 +246,7 @@ def test_every_engine_finds_the_same_words_and_normalising_again_changes_nothing
 
 
 @given(TEXTS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_case_and_unicode_form_never_matter_to_accented_words(text: str) -> None:
     assert normalise(unicodedata.normalize("NFC", text)) == normalise(unicodedata.normalize("NFD", text))
 
@@ -254,7 +254,7 @@ def test_case_and_unicode_form_never_matter_to_accented_words(text: str) -> None
 @given(
     st.lists(st.text("abcXYZ019é'ﬁßαłяñ", min_size=1, max_size=8), min_size=1, max_size=8), st.sampled_from(" -–/:,")
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_every_word_of_a_title_finds_it(words: list[str], separator: str) -> None:
     title = set(search_text(separator.join(words), "", [], []).split())
     for word in words:
@@ -262,7 +262,7 @@ def test_every_word_of_a_title_finds_it(words: list[str], separator: str) -> Non
 
 
 @given(TEXTS, TEXTS, st.lists(TEXTS, max_size=3), st.lists(TEXTS, max_size=3))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_a_paper_is_the_sum_of_its_parts(title: str, abstract: str, keywords: list[str], authors: list[str]) -> None:
     parts = [normalise(part) for part in (title, abstract, *keywords, *authors)]
     assert search_text(title, abstract, keywords, authors) == " ".join(filter(None, parts))
@@ -330,7 +330,7 @@ def test_a_paper_without_abstract_is_embedded_by_its_title_alone(abstract: str |
 
 
 @given(TEXTS)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_collapsed_text_is_stable_and_keeps_everything_but_white_space(text: str) -> None:
     once = collapsed(text)
     assert collapsed(once) == once
