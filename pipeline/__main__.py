@@ -190,7 +190,11 @@ def _store(args: argparse.Namespace, environment: Environment) -> int:
 
 
 def _fetch(args: argparse.Namespace, environment: Environment) -> int:
-    raise NotImplementedError
+    from pipeline.fetch import fetch, words
+
+    with Console().stage("fetch") as report:
+        result = fetch(args, environment, report)
+    return _say(args, result, words(result))
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, Environment], int]] = {

@@ -115,7 +115,67 @@ def _embedding(sub: argparse.ArgumentParser) -> None:
 
 def _fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     fetch = commands.add_parser("fetch", help="get a snapshot", description="fetch: get a snapshot.")
-    fetch.add_subparsers(dest="source", required=True, metavar="SOURCE")
+    sources = fetch.add_subparsers(dest="source", required=True, metavar="SOURCE")
+    openreview = _command(sources, "openreview", "the accepted papers of an OpenReview venue; login by environment")
+    openreview.add_argument(
+        "venue_ids", nargs="+", metavar="VENUE_ID", help="such as ICML.cc/2026/Conference; several make one snapshot"
+    )
+    _snapshot_to_be(openreview)
+    _work(openreview)
+    openreview.add_argument(
+        "--requests-per-minute", type=_rate, default=60, metavar="N", help="at most, to OpenReview (default: 60)"
+    )
+    listed = _command(sources, "file", "a list of papers in JSONL, JSON, CSV, TSV or Parquet")
+    listed.add_argument("path", type=Path, metavar="PATH", help="the list; .gz is read too")
+    _snapshot_to_be(listed)
+    listed.add_argument(
+        "--map",
+        type=_mapping,
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="OURS=THEIRS",
+        help="our field is their column or a template such as https://openreview.net/forum?id={id}; "
+        "an empty column leaves the field out",
+    )
+    listed.add_argument(
+        "--format", choices=("jsonl", "json", "csv", "tsv", "parquet"), help="of the file (default: by its suffix)"
+    )
+    listed.add_argument("--separator", help="between authors in one text (default: the column's first of ; | ,)")
+    listed.add_argument(
+        "--entities",
+        metavar="FIELDS",
+        help="fields whose HTML entities are decoded, such as title,authors (default: authors in one text)",
+    )
+    listed.add_argument("--url", default="", help="where the list is from")
+
+
+def _snapshot_to_be(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--name", required=True, help="of the new snapshot")
+    sub.add_argument(
+        "--snapshots",
+        type=Path,
+        default=Path("snapshots"),
+        metavar="DIR",
+        help="its parent folder (default: snapshots)",
+    )
+    sub.add_argument("--title", default="", help='such as "ICML 2026" (default: the venue\'s, or the name)')
+    sub.add_argument("--licence", default="", help="of the texts (default: as the papers state it)")
+    sub.add_argument("--quarantine", action="store_true", help="leave bad records out, counted and named")
+
+
+def _mapping(text: str) -> tuple[str, str]:
+    ours, equals, theirs = text.partition("=")
+    if not equals or not ours:
+        raise argparse.ArgumentTypeError(f"{text!r} is not OURS=THEIRS")
+    return ours, theirs
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of requests above 0")
+    return rate
 
 
 def _diff(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -91,11 +91,13 @@ def columns_of(
     """The columns of a list: `mapping` first (an empty column leaves the field out), then the names known.
 
     Raises:
-        InputRefused: a key that is no field, or a column that no row has.
+        InputRefused: a key that is no field, a column that no row has, or no column that is the title.
     """
     found = dict.fromkeys(name for row in rows for name in row.cells)
     for ours, column in mapping.items():
         _check_mapping(ours, column, found)
+    if unknown := (decoded or frozenset()) - set(RECORD_KEYS):
+        raise InputRefused(f"--entities {', '.join(sorted(unknown))}: expected fields out of {', '.join(RECORD_KEYS)}")
     theirs = {ours: column for ours, column in mapping.items() if column}
     for ours in (*RECORD_KEYS, *BESIDE):
         if ours not in mapping and (known := _known(ours, found)):

@@ -23,7 +23,7 @@ from pipeline.import_columns import BadCell, Columns, columns_of, flag, id_in_ur
 from pipeline.import_rows import BadRow, Format, Row, read_rows
 from pipeline.progress import Report, silent
 from pipeline.records import faults_of
-from pipeline.snapshot import Provenance, Snapshot, free_folder, write_snapshot
+from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot
 
 ROWS_NAMED_MAX = 20
 
@@ -230,7 +230,7 @@ def _check(task: Import, found: _Found, rows: int) -> None:
 
 
 def _provenance(task: Import) -> Provenance:
-    return Provenance(
+    return provenance_of(
         name=task.name,
         title=task.title or task.name,
         # The folder is this machine's; the name and the digest are the file's.

@@ -25,11 +25,11 @@ from pipeline.openreview_api import Limits, OpenReview
 from pipeline.openreview_listing import Listed, list_all, listings, work_key
 from pipeline.openreview_notes import SITE, BadNote, Tally, excluded, record
 from pipeline.progress import Report, silent
-from pipeline.snapshot import Provenance, Snapshot, free_folder, write_snapshot
+from pipeline.snapshot import Snapshot, free_folder, provenance_of, write_snapshot
 from pipeline.work import held
 
 RECORDS_NAMED_MAX = 20
-PUBLIC_LICENCES_MAX = 10
+LICENCES_NAMED_MAX, LICENCE_CHARS_MAX = 10, 100
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _check(fetch: Fetch, found: _Found) -> None:
 
 
 def _write(fetch: Fetch, folder: Path, found: _Found, group: Mapping[str, Any] | None) -> Snapshot:
-    provenance = Provenance(
+    provenance = provenance_of(
         name=fetch.name,
         title=fetch.title or _title(fetch.venue_ids[0], group),
         source="openreview",
@@ -194,7 +194,8 @@ def _title(venue_id: str, group: Mapping[str, Any] | None) -> str:
 def _licence(licences: Counter[str]) -> str:
     """The licences that the notes state, the most frequent first."""
     return "as stated per paper: " + ", ".join(
-        f"{' '.join(licence.split())} ({papers})" for licence, papers in licences.most_common(PUBLIC_LICENCES_MAX)
+        f"{' '.join(licence.split())[:LICENCE_CHARS_MAX]} ({papers})"
+        for licence, papers in licences.most_common(LICENCES_NAMED_MAX)
     )
 
 

@@ -193,6 +193,19 @@ def free_folder(snapshots: Path, name: str) -> Path:
     return folder
 
 
+def provenance_of(**facts: str) -> Provenance:
+    """The provenance of these facts.
+
+    Raises:
+        InputRefused: a fact that snapshot.json may not hold; names each.
+    """
+    try:
+        return Provenance(**facts)
+    except ValidationError as error:
+        faults = "; ".join(f"{fault['loc'][0]} {fault['input']!r:.80}: {fault['msg']}" for fault in error.errors())
+        raise InputRefused(f"snapshot.json may not hold this: {faults}") from error
+
+
 def write_snapshot(
     folder: Path,
     provenance: Provenance,
