@@ -7,6 +7,7 @@ Every request is reserved in the ledger before it leaves; the API key appears in
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import sqlite3
@@ -326,6 +327,7 @@ class _TextAtFault(Exception):
     """The service refused the batch for one of its texts, without saying which."""
 
 
+@functools.cache
 def _sdk() -> tuple[Any, Any]:
     """The SDK's embedding call and tokenizer. Its logger would print texts and tracebacks of its own."""
     import dashscope
