@@ -61,7 +61,7 @@ SPARSE_METRIC = "BM25"
 UNSPECIFIED_AREA = "Unspecified"
 AREA_SEPARATOR = "->"
 
-# Lower-case word tokens on both engines: the normaliser (search_text.py) has already folded everything else.
+# Lower-case word tokens on both engines: the normaliser (texts.py) has already folded everything else.
 ANALYZER: dict[str, Any] = {"tokenizer": "standard", "filter": ["lowercase"]}
 BM25_FUNCTION = "bm25"
 BM25_PARAMS = {"bm25_k1": 1.2, "bm25_b": 0.75}

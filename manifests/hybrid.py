@@ -29,7 +29,7 @@ def hybrid(
 
     Args:
         vector: of the query, shape (dimension,).
-        text: the query, normalised like the documents (texts.normalise); blank gives the dense ranking alone.
+        text: the words of the query (texts.query_text); blank gives the dense ranking alone.
         where: Milvus boolean expression for both requests, "" for none.
         depth: the candidate window, also of each request.
 

@@ -1,8 +1,8 @@
 r"""The two texts of a paper: what BM25 indexes and what is embedded. Display text is never changed.
 
-*Search text*: one normaliser for documents and queries. It gives only words of letters and digits, folded and divided
-by single spaces, so that every engine's standard tokenizer finds the same words: `Rényi` and `Renyi`, `classiﬁcation`
-and `classification`, `$\tau^2$-Bench`, `τ²-Bench` and `tau2-bench`.
+*Search text*: one normaliser for documents and queries. It gives only words of letters and digits, folded, stemmed and
+divided by single spaces, so that every engine's standard tokenizer finds the same words: `Rényi` and `Renyi`,
+`classiﬁcation` and `classification`, `$\tau^2$-Bench`, `τ²-Bench` and `tau2-bench`, `training` and `trained`.
 
 *Embed text*: title, newline, abstract, in NFC with white space collapsed. Its sha256 keys the vectors, so another
 version of the search text buys no vector again.
@@ -21,9 +21,21 @@ import unicodedata
 from collections.abc import Sequence
 
 from manifests.latex import GREEK, without_latex
+from manifests.stems import stemmed
 
 SEARCH_TEXT_VERSION = 1
 EMBED_TEXT_VERSION = 1
+
+# Times the title stands in the search text (docs/retrieval.md has the evidence).
+_TITLE_TIMES = 2
+
+# Lucene's English stop words, as stems. Documents keep them, so that `Will` finds an author and a query of nothing else
+# still finds something; a query drops them, which ranks better and spares Milvus the longest postings.
+_FUNCTION_WORDS_PLAIN = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)
+_FUNCTION_WORDS = frozenset(stemmed(_FUNCTION_WORDS_PLAIN.split()).split())
 
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 # `&amp;lt;` is `<` encoded twice; texts encoded more often than this are not worth a loop without an end.
@@ -71,8 +83,8 @@ _RUN_CACHED_CHARS_MAX = 32
 
 
 def search_text(title: str, abstract: str | None, keywords: Sequence[str], authors: Sequence[str]) -> str:
-    """What BM25 indexes of a paper: the words of all four, normalised, divided by single spaces."""
-    parts = [title, abstract or "", *keywords, *authors]
+    """What BM25 indexes of a paper: the words of all four, normalised, divided by single spaces; the title's twice."""
+    parts = [*[title] * _TITLE_TIMES, abstract or "", *keywords, *authors]
     together = "\n".join(parts)
     # Only markup can reach over the end of a part, and an entity may hide some.
     if not _may_hold_markup(together) and not _may_hold_entities(together):
@@ -80,10 +92,16 @@ def search_text(title: str, abstract: str | None, keywords: Sequence[str], autho
     return " ".join(filter(None, map(normalise, parts)))
 
 
-def normalise(text: str) -> str:
-    """`text` as words of letters and digits, folded, divided by single spaces; "" if it holds none.
+def query_text(query: str) -> str:
+    """What BM25 is asked for: the query's words, normalised, without function words unless it holds no others."""
+    words = normalise(query)
+    return " ".join(word for word in words.split() if word not in _FUNCTION_WORDS) or words
 
-    For a query as for each part of a paper. Never raises; linear in the text.
+
+def normalise(text: str) -> str:
+    """`text` as words of letters and digits, folded, stemmed, divided by single spaces; "" if it holds none.
+
+    For a query (see `query_text`) as for each part of a paper. Never raises; linear in the text.
     """
     if _may_hold_entities(text):
         text = _without_entities(text)
@@ -102,8 +120,8 @@ def normalise(text: str) -> str:
     if "{" in text:
         text = text.replace("}{", " ")
     if text.isascii():
-        return b" ".join(text.encode().translate(_ASCII_WORDS, b"^{}").split()).decode()
-    return " ".join(_WORD.findall(_JOINED_SIGNS.sub("", text).lower()))
+        return stemmed(text.encode().translate(_ASCII_WORDS, b"^{}").decode().split())
+    return stemmed(_WORD.findall(_JOINED_SIGNS.sub("", text).lower()))
 
 
 def embed_text(title: str, abstract: str | None) -> str:

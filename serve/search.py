@@ -20,7 +20,7 @@ from manifests.contract import Manifest
 from manifests.embedding.spec import Vectors
 from manifests.errors import MilvusError
 from manifests.hybrid import Hit
-from manifests.texts import normalise
+from manifests.texts import query_text
 from serve import text
 from serve.errors import ErrorCode, ToolFailure
 from serve.filters import build_filter
@@ -197,7 +197,7 @@ class PaperSearch:
         """The candidate window, and why it is lexical only when it is."""
         with part("embed"):
             vector = await self._embedding.embed(query)
-        words = normalise(query)
+        words = query_text(query)
         if isinstance(vector, str):
             self._metrics.lexical.labels(vector).inc()
             if self._strict_hybrid:
