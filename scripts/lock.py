@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-GROUPS = ("dev", "pipeline", "serve")
+GROUPS = ("dev", "pipeline", "serve", "bench")
 # Deterministic order of solving: every later group is constrained by the first.
 COMMAND = ("--universal", "--generate-hashes", "--no-emit-index-url", "--no-annotate", "--no-header", "-q")
 
