@@ -46,8 +46,8 @@ LABEL org.opencontainers.image.title="icml-paper-search" \
       io.modelcontextprotocol.server.name="io.github.icml-paper-search/icml-paper-search"
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /srv /srv
-# The only place that is written beside /tmp; a fresh named volume takes over this owner.
-RUN mkdir /state && chown 65532:65532 /state && chmod 700 /state
+# The only place that is written beside /tmp. A fresh named volume takes over owner and mode, a tmpfs only the mode.
+RUN mkdir /state && chown 65532:65532 /state && chmod 1777 /state
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/srv/app \
     PYTHONSAFEPATH=1 \

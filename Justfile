@@ -37,6 +37,7 @@ check: (install "dev")
     {{ python }} -m ruff check .
     {{ python }} -m ruff format --check .
     {{ python }} scripts/guard.py
+    {{ python }} scripts/published.py
     {{ python }} -m codespell_lib
     .venv/bin/lint-imports
     {{ python }} -m mypy
