@@ -1,8 +1,8 @@
 """Write the generated pages of docs/ from the same source as the programs: `just docs`.
 
 tools.md from the tool models, errors.md from the enumeration and the error trees, commands.md from the parsers and
-the Justfile, configuration.md from the settings table. No page depends on the clock or the machine, so a fresh run
-gives the same bytes; tests/test_docs.py compares them.
+the Justfile, configuration.md from the settings table, scale.md from its own constants (scale.py). No page depends
+on the clock or the machine, so a fresh run gives the same bytes; tests/test_docs.py compares them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 import pipeline.arguments  # noqa: E402 -- the repository is not installed
 import pipeline.errors  # noqa: E402
 import serve.__main__  # noqa: E402
+from docs.scale import scale_page  # noqa: E402
 from manifests.errors import ContractError  # noqa: E402
 from serve.errors import ErrorCode  # noqa: E402
 from serve.settings import SECRETS, SETTINGS, Setting  # noqa: E402
@@ -57,6 +58,7 @@ def pages() -> dict[str, str]:
         "errors.md": errors_page(),
         "commands.md": commands_page(),
         "configuration.md": configuration_page(),
+        "scale.md": scale_page(NOTE, markdown_table),
     }
 
 
