@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from manifests.contract import read_manifest
+from manifests.gate import Index, open_index
 from tests.programs import REPOSITORY, SAMPLE, Build, run_build
 
 # The real snapshots and judged sets; never part of the repository.
@@ -42,3 +44,12 @@ def shared() -> Path:
 def sample_build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     """snapshots/sample, built once by the real program with the local model. Read it, never change it."""
     return run_build(SAMPLE, tmp_path_factory.mktemp("sample"))
+
+
+@pytest.fixture(scope="session")
+def sample_index(sample_build: Build) -> Iterator[Index]:
+    """The sample's collection, opened through the gate."""
+    manifest = read_manifest(sample_build.manifest)
+    index = open_index(manifest, sample_build.uri, query_spec=manifest.embedding)
+    yield index
+    index.close()

@@ -1,0 +1,85 @@
+"""The same code against a Milvus that is reached over the network: Lite's own gRPC server on loopback stands in."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from manifests.contract import read_manifest
+from manifests.errors import MilvusError
+from manifests.gate import open_index
+from tests.programs import SAMPLE, Build, run_build, run_pipeline
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running server."""
+    port = free_port()
+    folder = tmp_path_factory.mktemp("server")
+    command = [sys.executable, "-u", "-m", "milvus_lite", "server", "--data-dir", str(folder), "--host", "127.0.0.1"]
+    program = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.PIPE, text=True)
+    assert program.stdout is not None
+    assert "listening" in program.stdout.readline()
+    yield f"http://127.0.0.1:{port}"
+    program.terminate()
+    program.communicate()
+
+
+def test_a_build_to_a_server_gives_the_same_manifest_and_validates(
+    sample_build: Build, server: str, tmp_path: Path
+) -> None:
+    built = run_build(SAMPLE, tmp_path, "--milvus-uri", server, store=sample_build.store)
+    again = run_build(SAMPLE, tmp_path, "--milvus-uri", server, store=sample_build.store)
+    told = run_pipeline(
+        "validate", "--manifest", built.manifest, "--work", built.work, "--milvus-uri", server, "--json"
+    )
+
+    assert built.manifest.read_bytes() == sample_build.manifest.read_bytes()
+    assert set(again.result["seconds"]) == {"load"}
+    assert json.loads(told.stdout)["ok"], told.stderr
+    assert not list(built.work.glob("*.db"))
+
+
+def test_a_collection_left_unfinished_on_the_server_is_built_again(
+    sample_build: Build, server: str, tmp_path: Path
+) -> None:
+    from pymilvus import MilvusClient
+
+    built = run_build(SAMPLE, tmp_path, "--milvus-uri", server, store=sample_build.store)
+    name = read_manifest(built.manifest).collection.name
+    client = MilvusClient(server)
+    client.load_collection(name)
+    client.delete(name, filter='area == "Unspecified"')
+    client.flush(name)
+    client.close()
+    built.manifest.unlink()
+
+    run_build(SAMPLE, tmp_path, "--milvus-uri", server, store=sample_build.store)
+
+    told = run_pipeline("validate", "--manifest", built.manifest, "--work", built.work, "--milvus-uri", server)
+    assert told.returncode == 0, told.stderr
+
+
+def test_nobody_at_the_address_is_exit_5_after_the_bounded_wait(sample_build: Build, tmp_path: Path) -> None:
+    nobody = f"http://127.0.0.1:{free_port()}"
+
+    told = run_pipeline("validate", "--manifest", sample_build.manifest, "--work", tmp_path, "--milvus-uri", nobody)
+
+    assert told.returncode == 5, told.stderr
+    assert nobody in told.stderr
+    assert "Traceback" not in told.stderr
+    manifest = read_manifest(sample_build.manifest)
+    with pytest.raises(MilvusError):
+        open_index(manifest, nobody, query_spec=manifest.embedding, wait_s=1)
