@@ -62,7 +62,7 @@ def _compare(folder: Path, records: int, seed: int) -> int:
     provenance = Provenance(
         name="synthetic", title="Synthetic", source="bench", url="", retrieved_at="2026-01-01T00:00:00Z", licence="none"
     )
-    snapshot = write_snapshot(folder / "synthetic", provenance, _records(records, seed), file=PLAIN)
+    snapshot = write_snapshot(folder / "synthetic", provenance, synthetic_records(records, seed), file=PLAIN)
     size = snapshot.path.stat().st_size
     print(f"{records:,} records, {size / 1e6:,.0f} MB, {size / records:,.0f} bytes a record")
     reference, _ = _measured("reference", folder)
@@ -135,7 +135,7 @@ def _measured(part: str, folder: Path) -> tuple[dict[str, float], float]:
     return json.loads(output), peak / 1e6
 
 
-def _records(count: int, seed: int) -> Iterator[dict[str, Any]]:
+def synthetic_records(count: int, seed: int) -> Iterator[dict[str, Any]]:
     chance = random.Random(seed)
     words, names = WORDS.split(), NAMES.split()
     sentences = [_sentence(chance, words) for _ in range(20_000)]
