@@ -37,13 +37,21 @@ distribution shift and scales to large language attention sparse kernel bounds r
 Bayesian posterior causal discovery federated optimisation convergence stochastic adaptive benchmark evaluation
 reasoning alignment safety protein molecule robotics vision speech transformer token memory efficient training
 """
-SPECIAL = (
-    r"$\mathcal{O}(n \log n)$", r"$\epsilon$-greedy", "Rényi", "naïve", "Schrödinger", r"$\tau^2$-Bench", "ﬁne-tuning",
-    "Poincaré", "state\u2011of\u2011the\u2011art", "“curly”", r"\textbf{bold}", "β-VAE",
-)  # fmt: skip
-NAMES = """
-Ada José Łukasz Wei Müller Nguyễn Søren Chloé Ivan Kenji Amara Zoë Petrović Okafor García Smith
-"""
+# As among the papers of a real conference: a third hold LaTeX, a quarter something outside ASCII.
+LATEX = (r"$\mathcal{O}(n \log n)$", r"$\epsilon$-greedy", r"$\tau^2$-Bench", r"\textbf{bold}", "$k$", r"$\ell_2$ norm")
+UNICODE = (
+    "Rényi",
+    "naïve",
+    "Schrödinger",
+    "ﬁne-tuning",
+    "Poincaré",
+    "state\u2011of\u2011the\u2011art",
+    "“curly”",
+    "β-VAE",
+)
+LATEX_SHARE, UNICODE_SHARE, NAME_SHARE = 0.06, 0.025, 0.03
+NAMES = "Ada Wei Ivan Kenji Amara Okafor Smith Chen Kumar Rossi Novak Silva Tanaka Brown Ali Weber"
+ACCENTED = "José Łukasz Müller Nguyễn Søren Chloé Zoë Petrović García"
 AREAS = [f"{parent}->Topic {child}" for parent in ("Deep Learning", "Theory", "Applications") for child in range(25)]
 
 
@@ -137,9 +145,12 @@ def _measured(part: str, folder: Path) -> tuple[dict[str, float], float]:
 
 def synthetic_records(count: int, seed: int) -> Iterator[dict[str, Any]]:
     chance = random.Random(seed)
-    words, names = WORDS.split(), NAMES.split()
+    words, names, accented = WORDS.split(), NAMES.split(), ACCENTED.split()
     sentences = [_sentence(chance, words) for _ in range(20_000)]
-    authors = [f"{chance.choice(names)} {chance.choice(names)}" for _ in range(2_000)]
+    authors = [
+        f"{chance.choice(accented if chance.random() < NAME_SHARE else names)} {chance.choice(names)}"
+        for _ in range(2_000)
+    ]
     for number in range(count):
         paper_id = f"{number:010x}"
         yield {
@@ -159,8 +170,9 @@ def synthetic_records(count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 def _sentence(chance: random.Random, known: list[str]) -> str:
     words = chance.choices(known, k=18)
-    if chance.random() < 0.2:
-        words.insert(chance.randrange(len(words)), chance.choice(SPECIAL))
+    for share, special in ((LATEX_SHARE, LATEX), (UNICODE_SHARE, UNICODE)):
+        if chance.random() < share:
+            words.insert(chance.randrange(len(words)), chance.choice(special))
     return " ".join(words).capitalize() + "."
 
 

@@ -51,6 +51,7 @@ FIELDS: tuple[Field, ...] = (
     Field("search_text", "text", VARCHAR_BYTES_MAX),
 )
 FIELD = {field.name: field for field in FIELDS}
+_DIGESTED = tuple((field.name, field.kind) for field in FIELDS)
 
 SEARCH_TEXT = "search_text"
 DENSE = "dense"
@@ -75,13 +76,15 @@ def paper_digest(paper: Mapping[str, Any]) -> bytes:
     never give the same bytes.
     """
     parts: list[str] = []
-    for field in FIELDS:
-        value = paper[field.name]
-        if field.kind == "texts":
-            parts.append(str(len(value)))
-            parts.extend(value)
+    for name, kind in _DIGESTED:
+        value = paper[name]
+        if kind == "text":
+            parts.append(value)
+        elif kind == "flag":
+            parts.append("1" if value else "0")
         else:
-            parts.append(str(int(value)) if field.kind == "flag" else value)
+            parts.append(str(len(value)))
+            parts += value
     parts.append("")
     return hashlib.sha256("\0".join(parts).encode()).digest()
 

@@ -132,6 +132,8 @@ def embed_text(title: str, abstract: str | None) -> str:
 
 def collapsed(text: str) -> str:
     """`text` in NFC, every run of white space one space, none at the ends: a query as it is embedded and cached."""
+    if text.isascii() and text.isprintable() and "  " not in text:
+        return text.strip()  # most texts: the only white space is single spaces
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 

@@ -109,7 +109,13 @@ def test_a_title_alone_is_a_paper(tmp_path: Path) -> None:
     corpus = load(tmp_path, lines({"id": "a", "title": "Only a title"}), 1)
 
     expected = {"abstract": "", "authors": [], "keywords": [], "area": "Unspecified", "paper_type": "Unspecified"}
-    expected |= {"spotlight": False, "oral": False, "forum_url": "", "pdf_url": "", "search_text": "only a title"}
+    expected |= {
+        "spotlight": False,
+        "oral": False,
+        "forum_url": "",
+        "pdf_url": "",
+        "search_text": search_text("Only a title", "", [], []),
+    }
     assert expected.items() <= rows(corpus)[0].items()
     assert corpus.catalogue.without_abstract == 1
 
