@@ -25,7 +25,7 @@ from pipeline.openreview_api import Limits, OpenReview
 from pipeline.openreview_listing import Listed, list_all, listings, work_key
 from pipeline.openreview_notes import SITE, BadNote, Tally, excluded, record
 from pipeline.progress import Report, silent
-from pipeline.snapshot import Snapshot, free_folder, provenance_of, write_snapshot
+from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot
 from pipeline.work import held
 
 RECORDS_NAMED_MAX = 20
@@ -79,6 +79,8 @@ def fetch_openreview(
     """
     started = time.monotonic()
     folder = free_folder(fetch.snapshots, fetch.name)
+    # A title that the card cannot hold is said before the download, not after it.
+    _provenance(fetch, None, Counter())
     client = OpenReview(
         access, limits or Limits(), sleep=sleep, waiting=lambda note: report(len(found.records), None, note)
     )
@@ -170,16 +172,20 @@ def _check(fetch: Fetch, found: _Found) -> None:
 
 
 def _write(fetch: Fetch, folder: Path, found: _Found, group: Mapping[str, Any] | None) -> Snapshot:
-    provenance = provenance_of(
+    facts = _provenance(fetch, group, found.tally.licences)
+    # By id and not as listed: the same papers give the same file however the pages came.
+    return write_snapshot(folder, facts, (found.records[key] for key in sorted(found.records, key=str.encode)))
+
+
+def _provenance(fetch: Fetch, group: Mapping[str, Any] | None, licences: Counter[str]) -> Provenance:
+    return provenance_of(
         name=fetch.name,
         title=fetch.title or _title(fetch.venue_ids[0], group),
         source="openreview",
         url=f"{SITE}/group?id={fetch.venue_ids[0]}",
         retrieved_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        licence=fetch.licence or _licence(found.tally.licences),
+        licence=fetch.licence or _licence(licences),
     )
-    # By id and not as listed: the same papers give the same file however the pages came.
-    return write_snapshot(folder, provenance, (found.records[key] for key in sorted(found.records, key=str.encode)))
 
 
 def _title(venue_id: str, group: Mapping[str, Any] | None) -> str:

@@ -244,6 +244,22 @@ def test_a_host_that_does_not_know_after_is_read_by_offset(loopback: Loopback, t
     assert result["papers"] == 2_001
 
 
+def test_an_insert_that_makes_an_offset_skip_a_note_is_noticed_though_the_rows_add_up(
+    loopback: Loopback, tmp_path: Path
+) -> None:
+    """The insert moves every note by one: page two repeats the last of page one and as many rows come as are counted."""
+    loopback.knows_after = False
+    loopback.notes["v2"] = [v2_note(number) for number in range(1_500)]
+    late = v2_note(9_999) | {"id": "0000000000", "forum": "0000000000"}
+    # Page one, the page that shows that `after` is unknown, then the first page by offset.
+    loopback.before_page = lambda pages: loopback.notes["v2"].append(late) if pages == 2 else None
+
+    result = fetched(loopback, tmp_path)
+
+    assert result["papers"] == result["count"] == 1_501
+    assert late["id"] in records(tmp_path)
+
+
 def test_a_host_that_repeats_its_first_page_for_ever_is_an_error(loopback: Loopback, tmp_path: Path) -> None:
     loopback.knows_after = loopback.knows_offset = False
     loopback.notes["v2"] = [v2_note(number) for number in range(1_001)]
@@ -602,6 +618,25 @@ def test_a_login_never_reaches_the_work_folder_or_the_snapshot(loopback: Loopbac
     assert left
     assert PASSWORD.encode() not in left
     assert TOKEN.encode() not in left
+
+
+def test_a_redirect_is_not_followed(loopback: Loopback, tmp_path: Path) -> None:
+    loopback.notes["v2"] = [v2_note(1)]
+    loopback.faults = [(302, {"Location": f"{loopback.url}/v1/notes"}, {})]
+
+    with pytest.raises(SourceRefused, match="HTTP 302"):
+        fetched(loopback, tmp_path)
+
+    assert "/v1/notes" not in [path for path, _ in loopback.requests]
+
+
+def test_a_title_that_the_card_cannot_hold_is_refused_before_anything_is_asked(
+    loopback: Loopback, tmp_path: Path
+) -> None:
+    with pytest.raises(InputRefused, match="title 'two"):
+        fetched(loopback, tmp_path, title="two\nlines")
+
+    assert not loopback.requests
 
 
 def test_the_base_url_of_the_wrong_version_is_an_error(loopback: Loopback, tmp_path: Path) -> None:
