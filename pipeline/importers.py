@@ -154,7 +154,11 @@ def _record(row: Row, columns: Columns, cases: Counter[str]) -> dict[str, Any]:
         "forum_url": one("forum_url"),
         "pdf_url": one("pdf_url"),
     }
+    if not {"paper_type", "track"} & columns.theirs.keys():
+        record["paper_type"] = "regular"
+        cases["paper_type_assumed_regular"] += 1
     if record["paper_type"] is None:
+        # The list has the column and says nothing: `load` files the paper under Unspecified.
         del record["paper_type"]
     if record["title"] is None:
         raise BadCell(f"id {record['id']}: no title")
