@@ -89,7 +89,7 @@ def _formulas_opened(text: str) -> str:
 
 def _formula(piece: str) -> str:
     r"""A formula ready to stand against the next letter: `$\times$D` must not become the command `\timesD`."""
-    piece = piece.replace("\\_", " ").replace("_", _SUBSCRIPT)
+    piece = piece.replace("_", _SUBSCRIPT)
     return piece + "{}" if piece[-1].isalpha() and "\\" in piece else piece
 
 
