@@ -23,6 +23,7 @@ from pipeline.embed import EmbedResult, Policy, embed
 from pipeline.embedding_store import KEY, EmbeddingStore
 from pipeline.errors import EmbedStopped, MachineRefused
 from pipeline.plan import plan
+from pipeline.store_upkeep import prune
 from tests.pipeline import embed_stand
 from tests.pipeline.embed_stand import SPEC, Scripted, papers, raising, vector_of, well
 
@@ -154,7 +155,7 @@ def test_one_refused_text_is_named_by_paper_and_costs_no_other_vector(corpus: Pa
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 def test_the_budget_is_never_exceeded_and_a_larger_one_finishes(corpus: Path, store: EmbeddingStore, concurrency: int):
-    embedder = Scripted(concurrency=concurrency)
+    embedder = Scripted(*[lambda _texts: time.sleep(0.05)] * 4, concurrency=concurrency)
     whole = sum(embedder.count_tokens(texts_of(corpus)))
     budget = whole // 2
 
@@ -320,6 +321,16 @@ def test_two_builds_share_one_store_without_loss(tmp_path: Path):
     with EmbeddingStore(tmp_path / "store", SPEC) as store:
         for corpus in (left, right):
             assert np.array_equal(stored(store, corpus), np.stack([vector_of(text) for text in texts_of(corpus)]))
+
+
+def test_prune_keeps_what_was_bought_for_a_build_that_is_not_published_yet(tmp_path: Path, corpus: Path):
+    embedder = Scripted(well, well, raising(ProviderRefused("Arrearage")))
+    with EmbeddingStore(tmp_path / "store", SPEC) as store, pytest.raises(EmbedStopped):
+        embed(corpus, store, embedder, QUICK)
+
+    [pruned] = prune(tmp_path / "store")
+
+    assert (pruned.kept, pruned.removed) == (len(embedder.answered), 0)
 
 
 def test_plan_counts_what_a_build_sends_and_touches_nothing(tmp_path: Path, corpus: Path):
