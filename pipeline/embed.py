@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,15 +22,13 @@ import tenacity
 
 from manifests.embedding import check_vectors
 from manifests.embedding.spec import Embedder, Vectors
-from manifests.errors import InputRefused, ProviderBusy, ProviderError, QuotaExhausted, TextRefused
+from manifests.errors import ProviderBusy, ProviderError, QuotaExhausted, TextRefused
 from manifests.files import file_sha256
-from manifests.texts import embed_text, text_sha256
+from pipeline.batches import Batch, batches, missing_texts
 from pipeline.embedding_store import KEY, EmbeddingStore
 from pipeline.errors import EmbedStopped, MachineRefused
 from pipeline.progress import Report, silent
 
-_ROWS_READ = 4_096  # of papers.parquet at once: memory does not grow with the corpus
-_TEXTS_COUNTED = 128  # tokens counted at once, while requests are in flight
 _LOOK_S = 1.0  # how often the progress line is renewed while nothing comes back
 _NAMED_MAX = 20
 
@@ -62,14 +59,6 @@ class EmbedResult:
     tokens: int
 
 
-class Batch(NamedTuple):
-    """Texts that go in one request, with the tokens each is counted at."""
-
-    keys: list[str]
-    texts: list[str]
-    tokens: list[int]
-
-
 def embed(
     papers: Path, store: EmbeddingStore, embedder: Embedder, policy: Policy, report: Report = silent
 ) -> EmbedResult:
@@ -88,27 +77,10 @@ def embed(
         _require_room(store, len(missing))
         store.reference(papers, file_sha256(papers), keys)
         run = _Run(store, embedder, policy, report, len(missing))
-        run.send(batches(_texts(papers, set(missing)), embedder))
+        run.send(batches(missing_texts(papers, set(missing)), embedder))
         run.close(papers)
         return EmbedResult(run.embedded, len(keys) - run.embedded, run.tokens)
     return EmbedResult(0, len(keys), 0)
-
-
-def batches(texts: Iterator[tuple[str, str]], embedder: Embedder) -> Iterator[Batch]:
-    """Pairs (sha256, text) in their order, cut where a request would hold too many texts or tokens."""
-    batch = Batch([], [], [])
-    while chunk := list(islice(texts, _TEXTS_COUNTED)):
-        counted = embedder.count_tokens([text for _, text in chunk])
-        for (key, text), tokens in zip(chunk, counted, strict=True):
-            full = len(batch.keys) >= embedder.batch_texts_max
-            if batch.keys and (full or sum(batch.tokens) + tokens > embedder.batch_tokens_max):
-                yield batch
-                batch = Batch([], [], [])
-            batch.keys.append(key)
-            batch.texts.append(text)
-            batch.tokens.append(tokens)
-    if batch.keys:
-        yield batch
 
 
 def _require_room(store: EmbeddingStore, texts: int) -> None:
@@ -119,25 +91,6 @@ def _require_room(store: EmbeddingStore, texts: int) -> None:
             f"{texts:,} vectors need {needed:,} bytes in {store.folder}, where {free:,} are free; nothing was sent. "
             "Free space or choose another --store, then run the same command"
         )
-
-
-def _texts(papers: Path, missing: set[str]) -> Iterator[tuple[str, str]]:
-    """Each missing text once, in corpus order; empties `missing`."""
-    corpus = pl.scan_parquet(papers).select(KEY, "title", "abstract")
-    offset = 0
-    while missing and len(rows := corpus.slice(offset, _ROWS_READ).collect()):
-        offset += len(rows)
-        for key, title, abstract in rows.iter_rows():
-            if key not in missing:
-                continue
-            text = embed_text(title, abstract)
-            if text_sha256(text) != key:
-                raise InputRefused(
-                    f"{papers}: the text of {title!r} has sha256 {text_sha256(text)}, the column says {key}; the file "
-                    "was made by another version: run `python -m pipeline load` again"
-                )
-            missing.discard(key)
-            yield key, text
 
 
 class _Answer(NamedTuple):

