@@ -169,7 +169,13 @@ def _diff(args: argparse.Namespace, _environment: Environment) -> int:
 
 
 def _evaluate(args: argparse.Namespace, environment: Environment) -> int:
-    raise NotImplementedError
+    from pipeline.evaluate import evaluate, words
+
+    places = Places.of_judged(args, environment)
+    embedder = open_embedder(args, environment, places.ledger)
+    with Console().stage("evaluate") as report:
+        metrics = evaluate(args.judged, embedder, places.store, places.work, report)
+    return _say(args, metrics, f"{words(metrics)}\nruns in {places.work / 'runs'}")
 
 
 def _store(args: argparse.Namespace, environment: Environment) -> int:

@@ -51,6 +51,12 @@ class Places:
         return cls._of(args, environment, args.work or Path("builds") / name, name)
 
     @classmethod
+    def of_judged(cls, args: argparse.Namespace, environment: Mapping[str, str]) -> Self:
+        """For a judged set: NAME is its folder's, and its work folder stands apart from the builds of snapshots."""
+        name = f"judged-{args.judged.resolve().name}"
+        return cls._of(args, environment, args.work or Path("builds") / name, name)
+
+    @classmethod
     def _of(cls, args: argparse.Namespace, environment: Mapping[str, str], work: Path, name: str) -> Self:
         given = vars(args)
         state = state_home(environment)
