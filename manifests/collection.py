@@ -65,7 +65,7 @@ AREA_SEPARATOR = "->"
 # Lower-case word tokens on both engines: the normaliser (texts.py) has already folded everything else.
 ANALYZER: dict[str, Any] = {"tokenizer": "standard", "filter": ["lowercase"]}
 BM25_FUNCTION = "bm25"
-BM25_PARAMS = {"bm25_k1": 1.2, "bm25_b": 0.75}
+BM25_PARAMS = {"bm25_k1": 1.5, "bm25_b": 0.6}  # evidence in docs/retrieval.md
 HNSW_PARAMS = {"M": 32, "efConstruction": 360}
 
 

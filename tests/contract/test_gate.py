@@ -13,7 +13,7 @@ from milvus_lite.server_manager import server_manager_instance
 from pymilvus import DataType, Function, FunctionType, MilvusClient
 
 from manifests.artifact import Artifact
-from manifests.collection import ANALYZER, DENSE, FIELDS, KEY, SEARCH_TEXT, SPARSE
+from manifests.collection import ANALYZER, BM25_PARAMS, DENSE, FIELDS, KEY, SEARCH_TEXT, SPARSE
 from manifests.contract import Manifest, read_manifest
 from manifests.errors import IndexRefused
 from manifests.gate import lite_folder, open_index
@@ -124,7 +124,7 @@ def made_anew(**other: Any) -> Callable[[MilvusClient, str], None]:
         if other.get("function", True):
             schema.add_field(SPARSE, DataType.SPARSE_FLOAT_VECTOR)
             schema.add_function(Function("bm25", FunctionType.BM25, [SEARCH_TEXT], [SPARSE]))
-            bm25 = other.get("bm25", {"bm25_k1": 1.2, "bm25_b": 0.75})
+            bm25 = other.get("bm25", BM25_PARAMS)
             params.add_index(SPARSE, index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params={"params": bm25})
         hnsw = {"M": 32, "efConstruction": 360}
         params.add_index(DENSE, index_type="HNSW", metric_type=other.get("metric", "COSINE"), params={"params": hnsw})
@@ -148,7 +148,7 @@ DAMAGE = {
     "another-dimension": (made_anew(dimension=128), ["field dense", "384", "128"]),
     "bm25-function-absent": (made_anew(function=False), ["function bm25", "absent"]),
     "analyzer-changed": (made_anew(analyzer={"tokenizer": "standard"}), ["analyzer", "lowercase"]),
-    "bm25-parameter-changed": (made_anew(bm25={"bm25_k1": 1.9, "bm25_b": 0.75}), ["index on sparse", "1.9"]),
+    "bm25-parameter-changed": (made_anew(bm25=BM25_PARAMS | {"bm25_k1": 1.9}), ["index on sparse", "1.9"]),
     "metric-changed": (made_anew(metric="IP"), ["index on dense", "COSINE", "IP"]),
 }
 
