@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -112,7 +111,6 @@ class _Run:
         self._next: Batch | None = None
         self._stopping = threading.Event()
         self._spent_before = embedder.tokens_spent
-        self._started = time.monotonic()
 
     @property
     def tokens(self) -> int:
@@ -228,9 +226,9 @@ class _Run:
         return tenacity.wait_random_exponential(multiplier=1, max=self._policy.wait_max_s)(state)
 
     def _progress(self) -> None:
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        notes = [f"{self.embedded / seconds:,.1f} texts/s", f"{self.tokens:,} tokens", self._embedder.usage_note()]
-        self._report(self.embedded, self._missing, ", ".join(note for note in notes if note))
+        quota = self._embedder.usage_note()
+        note = f"{self.tokens:,} tokens, {quota}" if quota else f"{self.tokens:,} tokens"
+        self._report(self.embedded, self._missing, note)
 
     def _refusals(self, papers: Path) -> str:
         """The refused texts by paper id, with the provider's words."""

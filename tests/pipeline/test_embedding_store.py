@@ -17,6 +17,7 @@ from pipeline.embedding_store import EmbeddingStore, write_part
 from pipeline.errors import StoreDamaged, StoreHeld
 from pipeline.store_upkeep import prune, stats, verify
 from tests.pipeline.embed_stand import SPEC, vector_of
+from tests.programs import run_pipeline
 
 
 def key(number: int) -> str:
@@ -351,3 +352,26 @@ def test_an_absent_store_is_empty_and_stays_absent(tmp_path: Path):
 
     assert (verify(absent), stats(absent), prune(absent)) == ([], [], [])
     assert not absent.exists()
+
+
+def test_the_command_line_verifies_mends_and_counts(tmp_path: Path):
+    store = tmp_path / "store"
+    fill(store, range(4), range(4, 8))
+    with EmbeddingStore(store, SPEC) as opened:
+        opened.reference(manifest(tmp_path / "m.json", "d"), "d", keys(range(8)))
+    broken = parts(store)[0]
+    cut_short(broken)
+
+    found = run_pipeline("store", "verify", "--store", store, "--json")
+    mended = run_pipeline("store", "prune", "--store", store, "--json")
+    sound = run_pipeline("store", "verify", "--store", store)
+    counted = run_pipeline("store", "stats", "--store", store, "--json")
+
+    assert (found.returncode, list(json.loads(found.stdout)["damaged"])) == (6, [str(broken)])
+    assert json.loads(mended.stdout)["specs"][0]["damaged"] == [broken.name]
+    assert (mended.returncode, sound.returncode, counted.returncode) == (0, 0, 0)
+    assert json.loads(counted.stdout)["specs"][0]["vectors"] == 4
+    with EmbeddingStore(store, SPEC):
+        held = run_pipeline("store", "prune", "--store", store)
+    assert held.returncode == 7
+    assert "held by a build" in held.stderr
