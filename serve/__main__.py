@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from types import FrameType
 
 import anyio
@@ -57,17 +58,15 @@ def _serve_http(settings: Settings, secrets: dict[str, str]) -> int:
 
 
 def _serve_stdio(settings: Settings, secrets: dict[str, str]) -> int:
-    from serve.stdio import quiet_stdout, serve_stdio
+    from serve.stdio import end_on_signals, quiet_stdout, serve_stdio
 
-    with quiet_stdout():
-        from serve.opening import opened
+    with ExitStack() as stack:
+        with quiet_stdout():
+            from serve.opening import opened
 
-        opening = opened(settings, secrets)
-        service = opening.__enter__()
-    try:
+            service = stack.enter_context(opened(settings, secrets))
+        end_on_signals(stack.close)
         anyio.run(serve_stdio, service, VERSION)
-    finally:
-        opening.__exit__(None, None, None)
     return 0
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from mcp.server.stdio import stdio_server
 
@@ -32,3 +34,18 @@ def quiet_stdout() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(wire, 1)
         os.close(wire)
+
+
+def end_on_signals(close: Callable[[], None]) -> None:
+    """On SIGTERM and SIGINT call `close` and end at once, with 128 + the signal.
+
+    The protocol library waits for standard input in a thread that nothing can wake while the client holds the pipe:
+    an orderly end of the event loop would wait for the client.
+    """
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        close()
+        os._exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)

@@ -1,0 +1,331 @@
+"""The sample index behind the real program: clients, sessions, restarts, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+from mcp import Client, StdioServerParameters, stdio_client
+
+from manifests.files import file_sha256
+from tests.acceptance.served import Served, arrives, body, call, command, open_session, serving, shown_ids
+from tests.programs import REPOSITORY, SAMPLE, run_build
+
+pytestmark = pytest.mark.anyio
+
+GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "tools.json").read_text(encoding="utf-8"))
+QUERY = "learning with few labels"
+
+
+def comparable(tools):
+    """The listing without the words that come from the manifest."""
+    listed = [tool.model_dump(by_alias=True, exclude_none=True, mode="json") for tool in tools]
+    return json.loads(json.dumps(listed).replace("150 Sample Conference 2026", "6,341 ICML 2026"))
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_client_over_http_lists_the_golden_tools_and_searches(sample_server, mode):
+    async with Client(sample_server.url, mode=mode) as client:
+        tools = (await client.list_tools()).tools
+        result = await client.call_tool("search_papers", {"query": QUERY, "top_k": 3})
+
+    assert comparable(tools) == GOLDEN
+    assert len(shown_ids(result.content[0].text)) == 3
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_client_over_stdio_lists_the_golden_tools_and_searches(sample_build, tmp_path, mode):
+    program, *arguments = command(sample_build, tmp_path / "state.db", "--transport", "stdio")
+    parameters = StdioServerParameters(command=program, args=arguments, cwd=REPOSITORY, env=dict(os.environ))
+    with (tmp_path / "log").open("w") as log:
+        async with Client(stdio_client(parameters, errlog=log), mode=mode) as client:
+            tools = (await client.list_tools()).tools
+            result = await client.call_tool("search_papers", {"query": QUERY, "top_k": 3})
+
+    assert comparable(tools) == GOLDEN
+    assert len(shown_ids(result.content[0].text)) == 3
+
+
+def test_standard_output_of_stdio_holds_protocol_only_and_the_program_ends_with_its_input(sample_build, tmp_path):
+    requests = [
+        {
+            "jsonrpc": "2.0",
+            "id": 0,
+            "method": "initialize",
+            "params": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {},
+                "clientInfo": {"name": "t", "version": "0"},
+            },
+        },
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        body("search_papers", {"query": QUERY}),
+        body("get_papers", {"paper_ids": ["nope"]}),
+    ]
+    with subprocess.Popen(
+        command(sample_build, tmp_path / "state.db", "--transport", "stdio", "--log-level", "debug"),
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as program:
+        program.stdin.write("".join(json.dumps(request) + "\n" for request in requests))
+        program.stdin.flush()
+        answers = [json.loads(program.stdout.readline()) for _ in range(3)]
+        program.stdin.close()
+        rest = program.stdout.read()
+        code = program.wait(60)
+
+    assert {answer["id"] for answer in answers} == {0, requests[2]["id"], requests[3]["id"]}
+    assert rest == ""
+    assert code == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_stdio_server_ends_on_a_signal_while_its_client_holds_the_pipe(sample_build, tmp_path, how):
+    with subprocess.Popen(
+        command(sample_build, tmp_path / "state.db", "--transport", "stdio"),
+        cwd=REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as program:
+        program.stdin.write(json.dumps(body("list_paper_areas", {})) + "\n")
+        program.stdin.flush()
+        program.stdout.readline()
+        program.send_signal(how)
+        code = program.wait(30)
+
+    assert code in {143, 130}
+
+
+async def test_eight_parallel_searches_of_a_session_fifty_times_over_give_no_paper_twice(sample_server):
+    async with httpx2.AsyncClient(timeout=60) as http:
+        for _ in range(50):
+            session_id = await open_session(http, sample_server.url)
+            texts = await asyncio.gather(
+                *(
+                    call(http, sample_server.url, "search_papers", query=QUERY, session_id=session_id, top_k=5)
+                    for _ in range(8)
+                )
+            )
+            found = [paper_id for text in texts for paper_id in shown_ids(text)]
+            await call(http, sample_server.url, "close_search_session", session_id=session_id)
+
+            assert len(found) == len(set(found)) == 40, texts
+    assert "locked" not in sample_server.log
+
+
+async def test_the_same_query_gives_the_same_list_always_and_everywhere(
+    sample_build, sample_server, tmp_path, tmp_path_factory
+):
+    async def lists(served: Served, times: int, **options) -> set[tuple[str, ...]]:
+        async with httpx2.AsyncClient(timeout=60) as http:
+            texts = [await call(http, served.url, "search_papers", query=QUERY, **options) for _ in range(times)]
+        return {tuple(shown_ids(text)) for text in texts}
+
+    (first,) = await lists(sample_server, 50, top_k=20)
+    assert {first[:5]} == await lists(sample_server, 1, top_k=5)
+    assert {first[:10]} == await lists(sample_server, 1)
+
+    with serving(sample_build, tmp_path / "restarted") as restarted:
+        assert {first} == await lists(restarted, 5, top_k=20)
+
+    elsewhere = run_build(SAMPLE, tmp_path_factory.mktemp("elsewhere"), store=sample_build.store)
+    assert elsewhere.manifest.read_bytes() == sample_build.manifest.read_bytes()
+    with serving(elsewhere, tmp_path / "elsewhere") as rebuilt:
+        assert {first} == await lists(rebuilt, 5, top_k=20)
+
+
+async def test_killed_under_load_and_restarted_no_answered_paper_is_repeated(sample_build, tmp_path):
+    answered: dict[str, list[str]] = {}
+    with serving(sample_build, tmp_path, "--rate-limit", "0") as served:
+        async with httpx2.AsyncClient(timeout=30) as http:
+            sessions = [await open_session(http, served.url, label=f"s{number}") for number in range(6)]
+
+            async def survey(session_id: str) -> None:
+                for _ in range(100):
+                    arguments = {"query": QUERY, "session_id": session_id, "top_k": 3}
+                    try:
+                        text = await call(http, served.url, "search_papers", **arguments)
+                    except httpx2.HTTPError:
+                        return
+                    answered.setdefault(session_id, []).extend(shown_ids(text))
+
+            async with anyio.create_task_group() as group:
+                for session_id in sessions:
+                    group.start_soon(survey, session_id)
+                await arrives(lambda: sum(map(len, answered.values())) >= 60)
+                served.stop(signal.SIGKILL)
+
+    with serving(sample_build, tmp_path, "--rate-limit", "0") as restarted:
+        async with httpx2.AsyncClient(timeout=30) as http:
+            for session_id in sessions:
+                text = await call(http, restarted.url, "search_papers", query=QUERY, session_id=session_id, top_k=50)
+                assert not text.startswith("error"), text
+                assert not set(shown_ids(text)) & set(answered[session_id])
+                assert len(answered[session_id]) == len(set(answered[session_id]))
+
+
+async def test_a_clean_stop_lets_the_calls_in_flight_end(sample_build, tmp_path):
+    with serving(sample_build, tmp_path, "--rate-limit", "0") as served:
+        async with httpx2.AsyncClient(timeout=30) as http:
+            calls = [
+                asyncio.create_task(call(http, served.url, "search_papers", query=f"{n} {QUERY}")) for n in range(8)
+            ]
+            await asyncio.sleep(0.2)
+            code = await asyncio.to_thread(served.stop)
+            texts = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert code == 0
+    assert all(isinstance(text, str) and len(shown_ids(text)) == 10 for text in texts), texts
+
+
+async def test_clients_that_leave_mid_call_cost_nothing(sample_build, tmp_path):
+    with serving(sample_build, tmp_path, "--rate-limit", "0") as served:
+        before = served.open_files()
+        host, port = served.base.removeprefix("http://").split(":")
+        content = json.dumps(body("search_papers", {"query": QUERY})).encode()
+        head = (
+            f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
+            f"accept: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
+        ).encode()
+        for cut in (len(head) // 2, len(head) + 10, None):
+            for _ in range(30):
+                _, writer = await asyncio.open_connection(host, int(port))
+                writer.write((head + content)[:cut])
+                await writer.drain()
+                writer.close()
+        async with httpx2.AsyncClient(timeout=30) as http:
+            text = await call(http, served.url, "search_papers", query=QUERY)
+        await arrives(lambda: served.open_files() <= before + 3)
+
+    assert len(shown_ids(text)) == 10
+    assert "Traceback" not in served.log
+
+
+async def test_serving_changes_no_published_file(sample_build, sample_server):
+    def digests() -> dict[Path, str]:
+        return {path: file_sha256(path) for path in sorted(sample_build.work.rglob("*")) if path.is_file()}
+
+    before = digests()
+    async with httpx2.AsyncClient(timeout=60) as http:
+        await call(http, sample_server.url, "search_papers", query=QUERY)
+
+    assert digests() == before
+
+
+async def test_a_second_server_shares_index_and_state(sample_build, tmp_path):
+    with (
+        serving(sample_build, tmp_path, "--rate-limit", "0") as one,
+        serving(sample_build, tmp_path, "--rate-limit", "0") as two,
+    ):
+        async with httpx2.AsyncClient(timeout=60) as http:
+            session_id = await open_session(http, one.url)
+            texts = await asyncio.gather(
+                *(
+                    call(http, served.url, "search_papers", query=QUERY, session_id=session_id, top_k=4)
+                    for served in (one, two) * 6
+                )
+            )
+
+    found = [paper_id for text in texts for paper_id in shown_ids(text)]
+    assert len(found) == len(set(found)) == 48
+
+
+async def test_the_rate_limit_of_a_running_server(sample_build, tmp_path):
+    with serving(sample_build, tmp_path, "--rate-limit", "3") as served:
+        async with httpx2.AsyncClient(timeout=60) as http:
+            texts = [await call(http, served.url, "list_paper_areas") for _ in range(4)]
+
+    assert [text.startswith("error[rate_limited]") for text in texts] == [False, False, False, True]
+
+
+def search_from_the_terminal(build, state, *options):
+    arguments = command(build, state)
+    return refusal("search", QUERY, *arguments[3:], *options)
+
+
+async def test_one_search_from_the_terminal_is_the_tools_own_text(sample_build, sample_server, tmp_path):
+    options = ("--top-k", "4", "--area", "applications", "--spotlight")
+    done = await asyncio.to_thread(search_from_the_terminal, sample_build, tmp_path / "state.db", *options)
+    async with httpx2.AsyncClient(timeout=60) as http:
+        text = await call(
+            http, sample_server.url, "search_papers", query=QUERY, top_k=4, area="applications", spotlight_only=True
+        )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, text + "\n", "")
+
+
+def refusal(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "serve", *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_an_unknown_area_from_the_terminal_is_exit_code_2(sample_build, tmp_path):
+    done = search_from_the_terminal(sample_build, tmp_path / "state.db", "--area", "Aplications")
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("error[unknown_area]")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        (("corpus", "rows"), 151, "digest"),
+        (("embedding", "dimension"), 512, "digest"),
+    ],
+)
+def test_a_manifest_that_was_edited_is_refused(sample_build, tmp_path, key, value, says):
+    manifest = json.loads(sample_build.manifest.read_text(encoding="utf-8"))
+    manifest[key[0]][key[1]] = value
+    edited = tmp_path / "manifest.json"
+    edited.write_text(json.dumps(manifest), encoding="utf-8")
+
+    done = refusal("--manifest", str(edited), "--milvus-uri", sample_build.uri, "--state", str(tmp_path / "s.db"))
+
+    assert done.returncode == 6
+    assert says in done.stderr
+
+
+def test_a_missing_index_and_a_foreign_state_are_refused_by_name(sample_build, tmp_path):
+    absent = refusal(
+        *("--manifest", str(sample_build.manifest), "--milvus-uri", str(tmp_path / "absent.db")),
+        *("--state", str(tmp_path / "s.db"), "--port", "0"),
+    )
+    foreign = refusal(
+        *("--manifest", str(sample_build.manifest), "--milvus-uri", sample_build.uri),
+        *("--state", str(sample_build.manifest), "--port", "0"),
+    )
+
+    assert absent.returncode in {5, 6}
+    assert "absent.db" in absent.stderr
+    assert foreign.returncode == 6
+    assert "not a database" in foreign.stderr
+
+
+def test_a_milvus_server_that_is_not_up_is_exit_code_5_after_bounded_retries(sample_build, tmp_path):
+    done = refusal(
+        *("--manifest", str(sample_build.manifest), "--milvus-uri", "http://127.0.0.1:9"),
+        *("--state", str(tmp_path / "s.db"), "--port", "0", "--milvus-wait", "2"),
+    )
+
+    assert done.returncode == 5
+    assert "127.0.0.1:9" in done.stderr
+    assert "Traceback" not in done.stderr
