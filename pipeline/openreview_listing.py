@@ -146,7 +146,8 @@ def _kinds(client: OpenReview, venue_id: str, group: Mapping[str, Any] | None) -
     ]
     if client.access.v1 is None or (group and group.get("domain")):
         return v2
-    return v1 if group else v2 + v1
+    # Without a group nothing tells the version; the outcomes come last, since v1 knows none of them by its venueid.
+    return v1 if group else [v2[0], *v1, v2[1]]
 
 
 def _read_pass(client: OpenReview, listing: Listing, reading: _Pass, report: Report) -> None:

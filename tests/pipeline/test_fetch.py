@@ -69,7 +69,7 @@ def test_a_refused_login_ends_with_exit_code_4(loopback: Loopback, tmp_path: Pat
 
 def test_fetch_file_takes_several_mappings_and_names_bad_rows(tmp_path: Path) -> None:
     path = tmp_path / "papers.csv"
-    path.write_text("nr,titel,wer\n007,Über Ringe,Emmy N.; Ada L.\n1e10,Zwei,\n,Drei,\n")
+    path.write_text("nr,heading,wer\n007,Über Ringe,Emmy N.; Ada L.\n1e10,Zwei,\n,Drei,\n")
     flags = (
         "--name",
         "mine",
@@ -77,7 +77,7 @@ def test_fetch_file_takes_several_mappings_and_names_bad_rows(tmp_path: Path) ->
         tmp_path / "snapshots",
         "--map",
         "id=nr",
-        "title=titel",
+        "title=heading",
         "--map",
         "authors=wer",
     )

@@ -144,7 +144,7 @@ def test_a_parquet_list_under_other_names_gives_the_corpus_of_the_native_snapsho
     frame = pl.DataFrame(
         {
             "No": [paper["id"] for paper in NATIVE],
-            "Titel": [paper["title"] for paper in NATIVE],
+            "Heading": [paper["title"] for paper in NATIVE],
             "Kurzfassung": [paper.get("abstract") for paper in NATIVE],
             "Personen": [paper["authors"] for paper in NATIVE],
             "keywords": [paper["keywords"] for paper in NATIVE],
@@ -159,7 +159,7 @@ def test_a_parquet_list_under_other_names_gives_the_corpus_of_the_native_snapsho
         schema_overrides={"Personen": pl.List(pl.String), "keywords": pl.List(pl.String), "pdf": pl.String},
     )
     frame.write_parquet(tmp_path / "papers.parquet")
-    mapping = {"id": "No", "title": "Titel", "abstract": "Kurzfassung", "authors": "Personen", "forum_url": "link"}
+    mapping = {"id": "No", "title": "Heading", "abstract": "Kurzfassung", "authors": "Personen", "forum_url": "link"}
 
     result = imported(tmp_path / "papers.parquet", mapping=mapping)
 
@@ -417,7 +417,7 @@ def test_a_file_that_is_no_list_of_papers_is_refused(tmp_path: Path, name: str, 
 @pytest.mark.parametrize(
     ("mapping", "fault"),
     [
-        ({"titel": "title"}, "titel is no field; expected one of id, title"),
+        ({"heading": "title"}, "heading is no field; expected one of id, title"),
         ({"title": "headline"}, "no row has 'headline'; found id, title"),
         ({"forum_url": "https://x/{nr}"}, "no row has 'nr'"),
     ],

@@ -16,7 +16,7 @@ from manifests.errors import InputRefused
 from pipeline.errors import BadRecords, SourceBusy, SourceRefused, WorkFolderHeld
 from pipeline.openreview import Fetch, fetch_openreview
 from pipeline.openreview_access import access_from
-from pipeline.openreview_api import Limits
+from pipeline.openreview_api import Limits, OpenReview
 from pipeline.openreview_notes import excluded
 from pipeline.snapshot import open_snapshot
 from tests.pipeline.openreview_loopback import (
@@ -355,6 +355,26 @@ def test_a_venue_of_api_v1_is_read_from_its_own_host_with_bare_values(loopback: 
     assert {path for path, _ in loopback.requests if path.endswith("/notes")} == {"/v1/notes"}
 
 
+def test_a_venue_without_a_group_is_looked_for_in_both_versions(loopback: Loopback, tmp_path: Path) -> None:
+    withdrawn = v1_note(2, venue=..., venueid=...) | {"invitation": f"{V1_VENUE}/-/Withdrawn_Submission"}
+    loopback.notes["v1"] = [v1_note(1), withdrawn]
+
+    result = fetched(loopback, tmp_path, V1_VENUE)
+
+    assert result["papers"] == 1
+    assert result["excluded"] == {"withdrawn": 1}
+
+
+def test_one_host_for_both_versions_gives_notes_of_either_shape(loopback: Loopback, tmp_path: Path) -> None:
+    mixed = v1_note(1, venue="ICML 2026 oral", venueid=VENUE) | {"invitations": [f"{VENUE}/-/Submission"]}
+    loopback.notes["v2"] = [mixed, v2_note(2)]
+
+    result = fetched(loopback, tmp_path)
+
+    assert result["papers"] == 2
+    assert records(tmp_path)[note_id(1)]["oral"]
+
+
 def test_without_a_base_url_of_v1_the_public_host_is_not_asked(loopback: Loopback, tmp_path: Path) -> None:
     loopback.groups[V1_VENUE] = v1_group(V1_VENUE)
     access = access_from({"OPENREVIEW_API_BASEURL_V2": f"{loopback.url}/v2"})
@@ -430,7 +450,7 @@ import os, sys
 from pathlib import Path
 from pipeline.openreview import Fetch, fetch_openreview
 from pipeline.openreview_access import access_from
-from pipeline.openreview_api import Limits
+from pipeline.openreview_api import Limits, OpenReview
 
 root = Path(sys.argv[1])
 fetch = Fetch(["ICML.cc/2026/Conference"], "icml2026", root / "snapshots", root / "work")
@@ -546,16 +566,16 @@ def test_no_server_at_all_ends_with_what_failed(loopback: Loopback, tmp_path: Pa
         fetch_openreview(fetch, access, QUICK, sleep=lambda _: None)
 
 
-def test_requests_are_spaced(loopback: Loopback, tmp_path: Path) -> None:
-    loopback.notes["v2"] = [v2_note(1)]
+def test_requests_are_spaced(loopback: Loopback) -> None:
     waits: list[float] = []
+    access = access_from(loopback.environment())
+    client = OpenReview(access, Limits(requests_per_minute=30), sleep=waits.append, clock=lambda: 0.0)
 
-    result = fetched(loopback, tmp_path, waits=waits, limits=Limits(requests_per_minute=60))
+    for _ in range(3):
+        client.group(VENUE)
 
-    # The sleep is only noted, so every request waits for all before it.
-    assert len(waits) == result["requests"] - 1
-    assert waits[0] == pytest.approx(1, abs=0.5)
-    assert waits == sorted(waits)
+    # The clock stands still, so every request waits for all before it.
+    assert waits == [2.0, 4.0]
 
 
 def test_a_login_is_sent_once_and_opens_what_is_closed_to_others(loopback: Loopback, tmp_path: Path) -> None:

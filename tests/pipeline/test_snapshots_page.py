@@ -47,6 +47,7 @@ def lists(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_does_what_it_says(lists: Path) -> None:
     commands = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
     with running(Loopback()) as loopback:
