@@ -264,12 +264,12 @@ def test_one_separator_holds_for_the_whole_column(tmp_path: Path) -> None:
 
 
 def test_a_separator_and_the_texts_to_decode_can_be_given(tmp_path: Path) -> None:
-    row = {"id": "A", "title": "P &amp; Q, &amp;lt;", "authors": "Roe and Doe", "keywords": "a/b"}
+    row = {"id": "A", "title": "P &amp; Q, &amp;lt; &notit;", "authors": "Roe and Doe", "keywords": "a/b"}
     path = write_csv(tmp_path / "a.csv", [row])
 
     imported(path, separator=" and ", decoded=frozenset({"title"}))
 
-    assert papers(path)[0]["title"] == "P & Q, &lt;"
+    assert papers(path)[0]["title"] == "P & Q, &lt; &notit;"
     assert papers(path)[0]["authors"] == ["Roe", "Doe"]
 
 
@@ -443,3 +443,11 @@ def test_a_tab_separated_list_and_quoted_line_ends_are_read(tmp_path: Path) -> N
     imported(path)
 
     assert papers(path)[0]["abstract"] == "one\r\ntwo\u2028three"
+
+
+def test_a_line_separator_inside_a_string_ends_no_line_of_jsonl(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"id": "A", "title": "one\u2028two"}\n\n{"id": "B", "title": "T"}', encoding="utf-8")
+
+    assert imported(path)["rows"] == 2
+    assert papers(path)[0]["title"] == "one\u2028two"
