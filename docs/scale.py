@@ -111,10 +111,12 @@ server. What changes is who holds the memory.
 {engines}
 
 Memory of a server: a paper is {vector:,} bytes of vector, {links:,} of HNSW links, about {text:,} of text and
-{postings:,} of postings, times {headroom} for headroom, and {base} GB for Milvus itself (both assumed). Memory of Lite was measured (milvus-lite 3.2.2, 1,024
-dimensions, November 2026): {lite}; each further `--engines` costs as
-much again. Lite scores in Python, so a query takes time in proportion to the corpus: past about {lite_max} papers or ten
-queries a second, take a server. No server size here was measured by us: use Milvus's own sizing tool before you buy one.
+{postings:,} of postings, times {headroom} for headroom, and {base} GB for Milvus itself (both assumed). No server size
+was measured by us: use Milvus's own sizing tool before you buy one.
+
+Memory of Lite was measured (milvus-lite 3.2.2, 1,024 dimensions, November 2026): {lite};
+each further `--engines` costs as much again. Lite scores in Python, so a query takes time in proportion to the corpus:
+past about {lite_max} papers or ten queries a second, take a server.
 
 ## Time and money for the vectors
 
@@ -125,7 +127,7 @@ quota row is the longer of requests and tokens; tokens bind. Every vector is bou
 changed ([operations.md](operations.md)). The exact figures of one snapshot, without touching anything:
 
 ```sh
-python -m pipeline plan snapshots/NAME --provider dashscope --requests-per-minute 1800 --tokens-per-minute 1200000
+.venv/bin/python -m pipeline plan snapshots/NAME --provider dashscope --requests-per-minute 1800 --tokens-per-minute 1200000
 ```
 
 ## Lite
@@ -135,7 +137,7 @@ cores:
 
 ```sh
 just build-index NAME
-python -m serve --manifest manifests/NAME.json --milvus-uri builds/NAME/milvus.db --engines 2
+.venv/bin/python -m serve --manifest manifests/NAME.json --milvus-uri builds/NAME/milvus.db --engines 2
 ```
 
 ## Standalone
@@ -145,7 +147,7 @@ for it and refuses anything that is not the manifest's collection:
 
 ```sh
 docker compose up -d milvus
-python -m pipeline build snapshots/NAME --milvus-uri http://127.0.0.1:19530
+.venv/bin/python -m pipeline build snapshots/NAME --milvus-uri http://127.0.0.1:19530
 INDEX=NAME docker compose up -d serve
 ```
 
@@ -156,9 +158,9 @@ The new collection stands beside the old one, so a running server is not disturb
 The same two commands with the cluster's URL; the token comes from the environment only:
 
 ```sh
-export MILVUS_TOKEN
-python -m pipeline build snapshots/NAME --provider dashscope --milvus-uri https://CLUSTER.example.org
-python -m serve --manifest manifests/NAME.json --milvus-uri https://CLUSTER.example.org
+export MILVUS_TOKEN=…
+.venv/bin/python -m pipeline build snapshots/NAME --provider dashscope --milvus-uri https://CLUSTER.example.org
+.venv/bin/python -m serve --manifest manifests/NAME.json --milvus-uri https://CLUSTER.example.org
 ```
 
 At 2.7 million papers the load stage stays in bounded memory (the snapshot is read as a stream); the server's start
