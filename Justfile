@@ -38,6 +38,7 @@ check: (install "dev")
     {{ python }} -m ruff format --check .
     {{ python }} scripts/guard.py
     {{ python }} scripts/published.py
+    .venv/bin/hadolint Dockerfile
     {{ python }} -m codespell_lib
     .venv/bin/lint-imports
     {{ python }} -m mypy
@@ -57,3 +58,7 @@ image name="sample" *options:
 # Build the image and prove it, without a container engine or registry (root on Debian)
 image-check:
     scripts/image_check.sh
+
+# Write the SBOM of the image's packages (CycloneDX) to FILE
+sbom file: (install "dev")
+    {{ python }} scripts/sbom.py {{ quote(file) }}
