@@ -38,8 +38,10 @@ RUN --mount=type=bind,source=.,target=/context \
 FROM ${PYTHON_IMAGE} AS serve
 ARG VERSION=0.1.0
 ARG REVISION=unknown
-LABEL org.opencontainers.image.title="icml-paper-search" \
-      org.opencontainers.image.description="Search conference papers by meaning: six MCP tools over one verified index." \
+# Equal to server.json, which the MCP registry compares; a test does too.
+LABEL org.opencontainers.image.title="Paper search" \
+      org.opencontainers.image.description="Search the papers of a conference by meaning and by words; read-only, compact text." \
+      org.opencontainers.image.source="https://github.com/icml-paper-search/icml-paper-search" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0" \

@@ -115,6 +115,8 @@ import json, sys
 labels, server = (json.load(open(path, encoding="utf-8")) for path in sys.argv[1:])
 wanted = {
     "io.modelcontextprotocol.server.name": server["name"],
+    "org.opencontainers.image.title": server["title"],
+    "org.opencontainers.image.source": server["repository"]["url"],
     "org.opencontainers.image.version": server["version"],
     "org.opencontainers.image.description": server["description"],
     "org.opencontainers.image.licenses": "Apache-2.0",

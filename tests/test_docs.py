@@ -75,6 +75,14 @@ def test_a_deleted_page_comes_back_byte_for_byte(tmp_path: Path) -> None:
 # --- every command is known
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_every_block_of_a_page_says_what_it_is(page: Path) -> None:
+    fences = re.findall(r"^ *```(.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert set(fences[::2]) <= {"sh", "text", "json", "toml", "mermaid", "yaml", "python"}
+    assert set(fences[1::2]) <= {""}
+
+
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
@@ -90,7 +98,7 @@ def unknown(command: str) -> str | None:
     """Why `command` is not known to be right; None when it is."""
     if command in BOOTSTRAP:
         return None
-    words = shlex.split(command.partition(" > ")[0].removesuffix("&"))
+    words = shlex.split(re.split(r" >>? ", command)[0].removesuffix("&"))
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         if (problem := unknown_variable(words.pop(0))) is not None:
             return problem
@@ -103,7 +111,7 @@ def unknown(command: str) -> str | None:
         "just": unknown_recipe,
         ".venv/bin/just": unknown_recipe,
         "docker": unknown_docker,
-        "curl": lambda arguments: unknown_address(arguments[-1]),
+        "curl": lambda arguments: unknown_address(next((word for word in arguments if word.startswith("http")), "")),
     } | dict.fromkeys(FOREIGN, unknown_part)
     rule = rules.get(words[0])
     return rule(words[1:]) if rule else "no rule of tests/test_docs.py knows this command"
@@ -256,7 +264,7 @@ def test_compose_runs_the_server_as_the_image_check_does() -> None:
 
 def test_the_first_search_of_the_readme_answers_as_shown(sample_build: Build, tmp_path: Path) -> None:
     readme = REPOSITORY / "README.md"
-    shown = blocks(readme, "text")[0]
+    shown = blocks(readme, "text")[-1]
     command = next(shlex.split(line) for line in commands(readme) if line.startswith("just search"))
     _, _, query, _, *options = command
 
