@@ -19,7 +19,7 @@ from manifests.errors import ContractError, Difference
 from pipeline.arguments import parser
 from pipeline.console import Console
 from pipeline.embed import Policy
-from pipeline.embedders import embedding_spec, open_embedder, quotas
+from pipeline.embedders import embedding_spec, open_counter, open_embedder, quotas
 from pipeline.errors import MachineRefused
 from pipeline.places import Places, require_own_link, state_home
 
@@ -36,6 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ContractError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # the reader of a pipe had enough, such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         refused = _machine_refusal(error)
         if refused is None:
@@ -130,8 +133,8 @@ def _plan(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.snapshot import open_snapshot
 
     places = Places.of_snapshot(args, environment)
-    embedder = open_embedder(args, environment, places.ledger)
     with tempfile.TemporaryDirectory(prefix="plan-") as scratch, Console().stage("plan") as report:
+        embedder = open_counter(args, environment, Path(scratch))
         corpus = tabulate(open_snapshot(args.snapshot), Path(scratch), quarantine=True, report=report)
         texts = (embed_text(*row) for row in corpus.scan().select("title", "abstract").collect().iter_rows())
         store = EmbeddingStore(places.store, embedder.spec, create=False)

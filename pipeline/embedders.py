@@ -11,6 +11,7 @@ from pipeline.errors import UsageError
 
 KEY_VARIABLE = "DASHSCOPE_API_KEY"
 BASE_URL_VARIABLE = "DASHSCOPE_HTTP_BASE_URL"
+QUOTAS_LEAST = (1_800, 1_200_000)
 QUOTA_VARIABLES = ("DASHSCOPE_REQUESTS_PER_MINUTE", "DASHSCOPE_TOKENS_PER_MINUTE")
 
 
@@ -63,6 +64,25 @@ def open_embedder(args: argparse.Namespace, environment: Mapping[str, str], ledg
     return DashScopeEmbedder(
         spec, api_key=key, ledger=Ledger(ledger, ledger_account(base_url, spec.model), limits), base_url=base_url
     )
+
+
+def open_counter(args: argparse.Namespace, environment: Mapping[str, str], scratch: Path) -> Embedder:
+    """An embedder of that spec that will only count: it needs no key, and its ledger is in `scratch`.
+
+    Batches depend on the quotas; without any they are cut as for the least that the provider publishes.
+    """
+    spec = embedding_spec(args)
+    if spec.provider == "local":
+        from manifests.embedding.local import LocalEmbedder
+
+        return LocalEmbedder(spec, Path(args.model) if args.model else None)
+    from manifests.embedding.dashscope import DashScopeEmbedder
+    from manifests.ledger import Ledger, Limits
+
+    requests, tokens = quotas(args, environment)
+    limits = Limits(requests or QUOTAS_LEAST[0], tokens or QUOTAS_LEAST[1])
+    ledger = Ledger(scratch / "ledger.db", "counting", limits)
+    return DashScopeEmbedder(spec, api_key="counts-only", ledger=ledger)
 
 
 def quotas(args: argparse.Namespace, environment: Mapping[str, str]) -> tuple[int | None, int | None]:
