@@ -62,3 +62,7 @@ image-check:
 # Write the SBOM of the image's packages (CycloneDX) to FILE
 sbom file: (install "dev")
     {{ python }} scripts/sbom.py {{ quote(file) }}
+
+# Build and serve the sample through the real DashScope SDK against an emulator: no key, no network; --once to end
+demo-dashscope *options: (install "dev")
+    {{ python }} -m bench.demo_dashscope {{ options }}
