@@ -14,22 +14,20 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import random
-import re
 import socket
 import struct
 import sys
 import threading
 import time
-import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-import numpy as np
+from bench.emulated_answer import Mangled, count_tokens, dimension_of, embeddings, texts_of
+from bench.emulated_quota import Meter, Quota
 
 PATH = "/api/v1/services/embeddings/text-embedding/text-embedding"
 BATCH_MAX = {"text-embedding-v1": 25, "text-embedding-v2": 25}
@@ -38,12 +36,6 @@ TEXT_TOKENS_MAX = 8_192
 DIMENSIONS = (64, 128, 256, 512, 768, 1_024, 1_536, 2_048)
 # A text with this word is refused by content inspection.
 UNSEEMLY = "unseemly-for-inspection"
-WORD = re.compile(r"\w+|[^\w\s]")
-HASHES = 3
-
-Mangled = Literal[
-    "short", "reversed", "duplicate_index", "missing_index", "nan", "infinity", "zero", "dimension", "no_output"
-]
 
 
 @dataclass(frozen=True)
@@ -67,16 +59,6 @@ def refusal(status: int, code: str, message: str = "refused by script", **header
 
 
 @dataclass(frozen=True)
-class Quota:
-    """Limits in every `window_s`; `per_second` adds the sixtieth of both in every sixtieth of it."""
-
-    requests: int = 1_800
-    tokens: int = 1_200_000
-    window_s: float = 60.0
-    per_second: bool = False
-
-
-@dataclass(frozen=True)
 class Entry:
     """One request as received: no key, no text, only hashes of the texts."""
 
@@ -87,60 +69,6 @@ class Entry:
     dimension: int
     tokens: int
     texts: tuple[str, ...]
-
-
-class Meter:
-    """What was counted, and whether one more fits; every instant is kept to find the peak afterwards."""
-
-    def __init__(self, quota: Quota) -> None:
-        self.quota = quota
-        self.counted: list[tuple[float, int]] = []
-        self._windows = [(quota.window_s, quota.requests, quota.tokens, deque[tuple[float, int]]())]
-        if quota.per_second:
-            requests, tokens = math.ceil(quota.requests / 60), math.ceil(quota.tokens / 60)
-            self._windows.append((quota.window_s / 60, requests, tokens, deque()))
-
-    def admit(self, now: float, tokens: int) -> str | None:
-        """Count a request, or the code it is refused with."""
-        for window_s, requests_max, tokens_max, recent in self._windows:
-            while recent and recent[0][0] <= now - window_s:
-                recent.popleft()
-            if len(recent) + 1 > requests_max:
-                return "Throttling.RateQuota"
-            if sum(weight for _, weight in recent) + tokens > tokens_max:
-                return "Throttling.AllocationQuota"
-        self.count(now, tokens)
-        return None
-
-    def count(self, now: float, tokens: int) -> None:
-        """Count a request, whatever the limits say."""
-        self.counted.append((now, tokens))
-        for *_, recent in self._windows:
-            recent.append((now, tokens))
-
-    def peak(self, window_s: float | None = None) -> tuple[int, int]:
-        """Most requests and tokens counted in any window."""
-        window_s = window_s or self.quota.window_s
-        first = held = requests_max = tokens_max = 0
-        for position, (instant, tokens) in enumerate(self.counted):
-            held += tokens
-            while self.counted[first][0] <= instant - window_s:
-                held -= self.counted[first][1]
-                first += 1
-            requests_max, tokens_max = max(requests_max, position - first + 1), max(tokens_max, held)
-        return requests_max, tokens_max
-
-    def minutes(self) -> list[tuple[int, int]]:
-        """Requests and tokens of each full window since the first request."""
-        if not self.counted:
-            return []
-        start, last = self.counted[0][0], self.counted[-1][0]
-        full = [(0, 0)] * int((last - start) / self.quota.window_s)
-        for instant, tokens in self.counted:
-            minute = int((instant - start) / self.quota.window_s)
-            if minute < len(full):
-                full[minute] = (full[minute][0] + 1, full[minute][1] + tokens)
-        return full
 
 
 class Emulator:
@@ -228,7 +156,7 @@ class Emulator:
         """Status, body and headers for one request; None to break the connection."""
         with self._lock:
             fault = self._faults.popleft() if self._faults else (self._standing or Fault())
-        texts, tokens = _texts(asked), 0
+        texts, tokens = texts_of(asked), 0
         tokens = sum(map(count_tokens, texts))
         if fault.drop == "before":
             return self._record(asked, tokens, None)
@@ -248,7 +176,7 @@ class Emulator:
             status, code, message = problem
             body = json.dumps({"code": code, "message": message, "request_id": "emulated"}).encode()
             return self._record(asked, tokens, (status, body, {}))
-        body = fault.body if fault.body is not None else _embeddings(asked, texts, tokens, fault.mangle)
+        body = fault.body if fault.body is not None else embeddings(asked, texts, tokens, fault.mangle)
         return self._record(asked, tokens, (fault.status, body, fault.headers))
 
     def _refuse(self, asked: dict[str, Any], texts: list[str], authorization: str) -> tuple[int, str, str] | None:
@@ -266,7 +194,7 @@ class Emulator:
                 any(count_tokens(text) > TEXT_TOKENS_MAX for text in texts),
                 (*parameter, f"Range of input length should be [1, {TEXT_TOKENS_MAX}]"),
             ),
-            (_dimension(asked) not in DIMENSIONS, (*parameter, "Value error, dimension is invalid")),
+            (dimension_of(asked) not in DIMENSIONS, (*parameter, "Value error, dimension is invalid")),
             (
                 any(UNSEEMLY in text for text in texts),
                 (400, "DataInspectionFailed", "Input data may contain inappropriate content."),
@@ -277,10 +205,10 @@ class Emulator:
     def _record(
         self, asked: dict[str, Any], tokens: int, answered: tuple[int, bytes, dict[str, str]] | None
     ) -> tuple[int, bytes, dict[str, str]] | None:
-        texts = tuple(hashlib.sha256(text.encode()).hexdigest() for text in _texts(asked))
+        texts = tuple(hashlib.sha256(text.encode()).hexdigest() for text in texts_of(asked))
         text_type = str(asked.get("parameters", {}).get("text_type", ""))
         status = answered[0] if answered else 0
-        entry = Entry(time.monotonic(), status, str(asked.get("model")), text_type, _dimension(asked), tokens, texts)
+        entry = Entry(time.monotonic(), status, str(asked.get("model")), text_type, dimension_of(asked), tokens, texts)
         with self._lock:
             self.entries.append(entry)
         return answered
@@ -294,71 +222,6 @@ def emulator(quota: Quota | None = None, **options: Any) -> Iterator[Emulator]:
         yield running
     finally:
         running.stop()
-
-
-def count_tokens(text: str) -> int:
-    """Tokens as this service bills them: pieces of six letters, and every sign. Not the tokenizer of the SDK."""
-    return sum((len(word) + 5) // 6 for word in WORD.findall(text))
-
-
-def vector(text: str, model: str, dimension: int) -> np.ndarray:
-    """Signed feature hash of the words, length 1; each model has a geometry of its own."""
-    found = np.zeros(dimension)
-    for word, times in Counter(WORD.findall(text.lower())).items():
-        for turn in range(HASHES):
-            hashed = zlib.crc32(f"{model}\0{turn}\0{word}".encode())
-            found[(hashed >> 1) % dimension] += math.sqrt(times) * (1 if hashed & 1 else -1)
-    length = float(np.linalg.norm(found))
-    if length == 0.0:
-        found[0] = length = 1.0
-    return found / length
-
-
-def _texts(asked: dict[str, Any]) -> list[str]:
-    texts = asked.get("input", {}).get("texts", [])
-    return [str(text) for text in texts] if isinstance(texts, list) else []
-
-
-def _dimension(asked: dict[str, Any]) -> int:
-    return int(asked.get("parameters", {}).get("dimension", 1_024))
-
-
-def _embeddings(asked: dict[str, Any], texts: list[str], tokens: int, mangle: Mangled | None) -> bytes:
-    model, dimension = str(asked["model"]), _dimension(asked)
-    vectors = [vector(text, model, dimension).round(6).tolist() for text in texts]
-    embeddings: list[dict[str, Any]] = [
-        {"text_index": index, "embedding": numbers} for index, numbers in enumerate(vectors)
-    ]
-    answer: dict[str, Any] = {
-        "output": {"embeddings": embeddings},
-        "usage": {"total_tokens": tokens},
-        "request_id": "emulated",
-    }
-    if mangle:
-        _mangle(answer, embeddings, mangle)
-    return json.dumps(answer).encode()
-
-
-def _mangle(answer: dict[str, Any], embeddings: list[dict[str, Any]], mangle: Mangled) -> None:
-    last = embeddings[-1]
-    if mangle == "short":
-        embeddings.pop()
-    elif mangle == "reversed":
-        embeddings.reverse()
-    elif mangle == "duplicate_index":
-        last["text_index"] = 0 if len(embeddings) > 1 else 1
-    elif mangle == "missing_index":
-        del last["text_index"]
-    elif mangle == "nan":
-        last["embedding"][3] = math.nan
-    elif mangle == "infinity":
-        last["embedding"][3] = math.inf
-    elif mangle == "zero":
-        last["embedding"] = [0.0] * len(last["embedding"])
-    elif mangle == "dimension":
-        last["embedding"].pop()
-    else:
-        answer["output"] = None
 
 
 class _Server(ThreadingHTTPServer):
