@@ -56,7 +56,7 @@ image name="sample" *options:
     scripts/image.sh {{ quote(name) }} {{ options }}
 
 # Build the image and prove it, without a container engine or registry (root on Debian)
-image-check:
+image-check: build-index
     scripts/image_check.sh
 
 # Write the SBOM of the image's packages (CycloneDX) to FILE
