@@ -7,21 +7,18 @@ on the clock or the machine, so a fresh run gives the same bytes; tests/test_doc
 
 from __future__ import annotations
 
-import argparse
 import json
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import pipeline.arguments  # noqa: E402 -- the repository is not installed
-import pipeline.errors  # noqa: E402
-import serve.__main__  # noqa: E402
+import pipeline.errors  # noqa: E402, F401 -- the repository is not installed; its error classes are listed
+from docs.commands import commands_page  # noqa: E402
+from docs.markdown import markdown_table, paragraphs  # noqa: E402
 from docs.scale import scale_page  # noqa: E402
 from manifests.errors import ContractError  # noqa: E402
 from serve.errors import ErrorCode  # noqa: E402
@@ -56,7 +53,7 @@ def pages() -> dict[str, str]:
     return {
         "tools.md": tools_page(),
         "errors.md": errors_page(),
-        "commands.md": commands_page(),
+        "commands.md": commands_page(NOTE),
         "configuration.md": configuration_page(),
         "scale.md": scale_page(NOTE, markdown_table),
     }
@@ -180,82 +177,11 @@ def raised_with(code: int) -> str:
 
 
 def subclasses(kind: type[ContractError]) -> Iterator[type[ContractError]]:
-    """Every class of the three trees below the base."""
+    """Every class of the three trees below the base; whatever else is imported has no part in it."""
     for below in kind.__subclasses__():
-        if below.__module__.split(".")[0] in {"manifests", "pipeline", "serve"} and below.__module__ != "__main__":
+        if below.__module__ in {"manifests.errors", "pipeline.errors", "serve.errors"}:
             yield below
         yield from subclasses(below)
-
-
-# --- commands.md
-
-
-def commands_page() -> str:
-    """The recipes, then both programs, subcommand by subcommand."""
-    parts = ["# Commands", NOTE, "## Recipes", markdown_table(("Recipe", "Does"), recipes())]
-    for top in (pipeline.arguments.parser("VERSION"), serve.__main__.parser()):
-        parts += [f"## `{top.prog}`", sentence(top.description)]
-        if top.epilog:
-            parts.append(sentence(top.epilog))
-        if top.prog.endswith("serve"):
-            parts.append("Takes every setting of [configuration.md](configuration.md) as a flag, with `search` too.")
-        parts += parser_parts(top)
-    return paragraphs(parts)
-
-
-def recipes() -> list[tuple[str, str]]:
-    """Public recipes of the Justfile with their parameters, in the order of the file."""
-    just = Path(sys.executable).with_name("just")
-    program = str(just) if just.exists() else shutil.which("just") or "just"
-    command = [program, "--justfile", str(ROOT / "Justfile"), "--dump", "--dump-format", "json"]
-    dump = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    source = (ROOT / "Justfile").read_text(encoding="utf-8")
-    public = [recipe for recipe in dump["recipes"].values() if not recipe["private"]]
-    public.sort(key=lambda recipe: source.index(f"\n{recipe['name']}"))
-    return [
-        (f"`{' '.join(['just', recipe['name'], *map(shown, recipe['parameters'])])}`", recipe["doc"] or "—")
-        for recipe in public
-    ]
-
-
-def shown(parameter: dict[str, Any]) -> str:
-    """`NAME`, `[name=default]` or `[name...]`."""
-    if parameter["kind"] == "star":
-        return f"[{parameter['name']}...]"
-    default = parameter["default"]
-    return (
-        parameter["name"].upper() if default is None else f"[{parameter['name']}={json.dumps(default).strip(chr(34))}]"
-    )
-
-
-def parser_parts(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The options of `parser`, then its subcommands, each under its own heading."""
-    rows = [row for action in parser._actions if (row := action_row(action))]
-    if rows:
-        yield markdown_table(("Argument", "Default", "Meaning"), rows)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for below in action.choices.values():
-                yield f"### `{below.prog}`"
-                if below.description:
-                    yield sentence(below.description)
-                yield from parser_parts(below)
-
-
-def action_row(action: argparse.Action) -> tuple[str, str, str] | None:
-    """One argument; None for what every parser has, and for subcommands."""
-    if action.dest in {"help", "version"} or isinstance(action, argparse._SubParsersAction):
-        return None
-    if action.help and action.help.endswith("]") and "[SERVE_" in action.help:  # a setting: configuration.md has them
-        return None
-    name = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest.upper())
-    if action.option_strings and action.nargs != 0:
-        name += " " + str(action.metavar or ("|".join(map(str, action.choices)) if action.choices else "VALUE"))
-    plain = action.default in (None, False, argparse.SUPPRESS)
-    default = "—" if plain else f"`{action.default}`"
-    if action.required and action.option_strings:
-        default = "required"
-    return (f"`{name}`".replace("|", r"\|"), default, action.help or "—")
 
 
 # --- configuration.md
@@ -299,33 +225,6 @@ def setting_bounds(setting: Setting) -> str:
     if setting.kind in {"integer", "seconds"}:
         return f"{setting.kind}, {setting.minimum:,} to {setting.maximum:,}"
     return {"networks": "networks, by comma", "list": "list, by comma"}.get(setting.kind, setting.kind)
-
-
-# --- Markdown
-
-
-def paragraphs(parts: Sequence[str]) -> str:
-    """Parts with a blank line between them and one newline at the end."""
-    return "\n\n".join(parts) + "\n"
-
-
-def sentence(text: str | None) -> str:
-    """One paragraph, in which `a -> b` is no tag."""
-    return " ".join((text or "").split())
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A table whose columns are aligned in the source too; `right` are the positions of right-aligned ones."""
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    rule = ["-" * (width - 1) + ":" if at in right else "-" * width for at, width in enumerate(widths)]
-    lines = [header, rule, *rows]
-    return "\n".join("| " + " | ".join(padded(cells, widths, right)) + " |" for cells in lines)
-
-
-def padded(cells: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> Iterator[str]:
-    """Every cell at its column's width."""
-    for at, (cell, width) in enumerate(zip(cells, widths, strict=True)):
-        yield cell.rjust(width) if at in right else cell.ljust(width)
 
 
 if __name__ == "__main__":

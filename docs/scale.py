@@ -127,7 +127,8 @@ quota row is the longer of requests and tokens; tokens bind. Every vector is bou
 changed ([operations.md](operations.md)). The exact figures of one snapshot, without touching anything:
 
 ```sh
-.venv/bin/python -m pipeline plan snapshots/NAME --provider dashscope --requests-per-minute 1800 --tokens-per-minute 1200000
+.venv/bin/python -m pipeline plan snapshots/NAME --provider dashscope \\
+  --requests-per-minute 1800 --tokens-per-minute 1200000
 ```
 
 ## Lite

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import yaml
 
 import pipeline.arguments
 import serve.__main__
@@ -337,3 +338,30 @@ def documented_metrics(page: str) -> set[str]:
     assert table
     names = [name for row in table[0].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
     return {f"serve_queries{name}" if name.startswith("_") else name for name in names}
+
+
+# --- workflows and compose
+
+
+@pytest.mark.parametrize("name", [".github/workflows/ci.yml", ".github/workflows/release.yml", "compose.yaml"])
+def test_a_yaml_file_can_be_read(name: str) -> None:
+    assert isinstance(yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8")), dict)
+
+
+def test_the_workflow_calls_the_recipes_of_ci() -> None:
+    script = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8")
+    workflow = (REPOSITORY / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    recipes = set(re.findall(r"^ *(?:- run: .*)?\bjust ([a-z-]+)", script, re.MULTILINE)) - {"image-check"}
+
+    assert recipes == {"check", "docs", "build-index", "validate", "test"}
+    assert {recipe for recipe in recipes if f"just {recipe}" not in workflow} == set()
+    assert "scripts/published.py --rebuilt" in script
+    assert "scripts/published.py --rebuilt" in workflow
+
+
+@pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
+def test_every_recipe_of_a_workflow_exists(name: str) -> None:
+    text = (REPOSITORY / ".github" / "workflows" / name).read_text(encoding="utf-8")
+    called = [part.strip() for line in re.findall(r"run: (.*just .*)", text) for part in line.split("&&")]
+
+    assert {line: problem for line in called if (problem := unknown(line)) is not None} == {}

@@ -1,0 +1,1 @@
+"""The pages, and the scripts that write the generated ones."""
