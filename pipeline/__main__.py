@@ -199,7 +199,7 @@ def _store(args: argparse.Namespace, environment: Environment) -> int:
 
 
 def _fetch(args: argparse.Namespace, environment: Environment) -> int:
-    from pipeline.fetch import fetch, words
+    from pipeline.fetch.commands import fetch, words
 
     with Console().stage("fetch") as report:
         result = fetch(args, environment, report)

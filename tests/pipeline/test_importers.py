@@ -14,7 +14,7 @@ import pytest
 from manifests.errors import InputRefused
 from pipeline.corpus import tabulate
 from pipeline.errors import BadRecords
-from pipeline.importers import Import, import_file
+from pipeline.fetch.importers import Import, import_file
 from pipeline.snapshot import open_snapshot
 from tests.programs import SAMPLE
 

@@ -14,10 +14,10 @@ import pytest
 
 from manifests.errors import InputRefused
 from pipeline.errors import BadRecords, SourceBusy, SourceRefused, WorkFolderHeld
-from pipeline.openreview import Fetch, fetch_openreview
-from pipeline.openreview_access import access_from
-from pipeline.openreview_api import Limits, OpenReview
-from pipeline.openreview_notes import excluded
+from pipeline.fetch.openreview import Fetch, fetch_openreview
+from pipeline.fetch.openreview_access import access_from
+from pipeline.fetch.openreview_api import Limits, OpenReview
+from pipeline.fetch.openreview_notes import excluded
 from pipeline.snapshot import open_snapshot
 from tests.pipeline.openreview_loopback import (
     PASSWORD,
@@ -448,9 +448,9 @@ def test_the_same_papers_give_the_same_file_however_the_pages_came(loopback: Loo
 FETCH_IN_A_CHILD = """
 import os, sys
 from pathlib import Path
-from pipeline.openreview import Fetch, fetch_openreview
-from pipeline.openreview_access import access_from
-from pipeline.openreview_api import Limits, OpenReview
+from pipeline.fetch.openreview import Fetch, fetch_openreview
+from pipeline.fetch.openreview_access import access_from
+from pipeline.fetch.openreview_api import Limits, OpenReview
 
 root = Path(sys.argv[1])
 fetch = Fetch(["ICML.cc/2026/Conference"], "icml2026", root / "snapshots", root / "work")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.openreview_notes import OUTCOMES, WORDS
+from pipeline.fetch.openreview_notes import OUTCOMES, WORDS
 from pipeline.snapshot import open_snapshot
 from tests.pipeline.openreview_loopback import VENUE, Loopback, running, v2_group, v2_note
 from tests.programs import REPOSITORY, SAMPLE

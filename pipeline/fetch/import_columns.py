@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from manifests.errors import InputRefused
-from pipeline.import_rows import Number, Row
+from pipeline.fetch.import_rows import Number, Row
 from pipeline.snapshot import RECORD_KEYS
 
 # What a list may say beside the keys of a record: the decision, the track, the kind and the page of an icml.cc event.

@@ -20,10 +20,10 @@ from typing import Any
 
 from manifests.errors import InputRefused
 from pipeline.errors import BadRecords
-from pipeline.openreview_access import Access
-from pipeline.openreview_api import Limits, OpenReview
-from pipeline.openreview_listing import Listed, list_all, listings, work_key
-from pipeline.openreview_notes import SITE, BadNote, Tally, excluded, record
+from pipeline.fetch.openreview_access import Access
+from pipeline.fetch.openreview_api import Limits, OpenReview
+from pipeline.fetch.openreview_listing import Listed, list_all, listings, work_key
+from pipeline.fetch.openreview_notes import SITE, BadNote, Tally, excluded, record
 from pipeline.progress import Report, silent
 from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot
 from pipeline.work import held

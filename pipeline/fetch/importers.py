@@ -19,8 +19,8 @@ from typing import Any
 from manifests.errors import InputRefused
 from manifests.files import file_sha256
 from pipeline.errors import BadRecords
-from pipeline.import_columns import BadCell, Columns, columns_of, flag, id_in_url, text, texts
-from pipeline.import_rows import BadRow, Format, Row, read_rows
+from pipeline.fetch.import_columns import BadCell, Columns, columns_of, flag, id_in_url, text, texts
+from pipeline.fetch.import_rows import BadRow, Format, Row, read_rows
 from pipeline.progress import Report, silent
 from pipeline.records import faults_of
 from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot

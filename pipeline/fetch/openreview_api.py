@@ -24,7 +24,7 @@ import requests
 import tenacity
 
 from pipeline.errors import SourceBusy, SourceError, SourceRefused
-from pipeline.openreview_access import Access
+from pipeline.fetch.openreview_access import Access
 
 Api = Literal["v2", "v1"]
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.importers import Import, import_file
-from pipeline.openreview import Fetch, fetch_openreview
-from pipeline.openreview_access import access_from
-from pipeline.openreview_api import Limits
+from pipeline.fetch.importers import Import, import_file
+from pipeline.fetch.openreview import Fetch, fetch_openreview
+from pipeline.fetch.openreview_access import access_from
+from pipeline.fetch.openreview_api import Limits
 from pipeline.progress import Report
 
 SHOWN = ("count", "rows", "excluded", "cases", "venues", "statuses", "columns", "unused_columns", "bad")

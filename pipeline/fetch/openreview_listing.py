@@ -21,7 +21,7 @@ from typing import Any
 
 from manifests.errors import InputRefused
 from manifests.files import write_atomically
-from pipeline.openreview_api import Api, OpenReview
+from pipeline.fetch.openreview_api import Api, OpenReview
 from pipeline.progress import Report
 
 PAGE_NOTES = 1_000

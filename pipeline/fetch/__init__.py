@@ -1,0 +1,1 @@
+"""Where snapshots come from: OpenReview, and lists that people already have."""
