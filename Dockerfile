@@ -31,6 +31,7 @@ RUN rm -f /srv/app/manifests/*.json; \
     python3 -m compileall -q --invalidation-mode unchecked-hash /srv/app
 
 # The index: the one published collection of builds/INDEX, its link and its digests, and the manifest it must equal.
+# (A mounted context is no part of every engine's cache key, but the manifests are, copied above.)
 ARG INDEX=sample
 RUN --mount=type=bind,source=.,target=/context \
     sh /context/scripts/image_index.sh /context "${INDEX}" /srv
