@@ -28,6 +28,20 @@ serve name="sample": (install "serve")
 search query name="sample" *options: (install "serve")
     {{ python }} -m serve search {{ quote(query) }} --manifest manifests/{{ name }}.json --milvus-uri builds/{{ name }}/milvus.db {{ options }}
 
+# nDCG@10, R@100 and RR@10 of a judged set in BEIR layout: BM25, vectors, both
+eval dir *options: (install "pipeline")
+    {{ python }} -m pipeline evaluate {{ quote(dir) }} {{ options }}
+
+# Measure queries against peers, and the stages against bare libraries
+bench *options: (install "bench")
+    {{ python }} -m bench.queries {{ options }}
+    {{ python }} -m bench.load
+    {{ python }} -m bench.index
+
+# One self-contained HTML page about a build: builds/NAME/report.html
+report name="sample" *options: (install "bench")
+    {{ python }} -m bench.report {{ quote(name) }} {{ options }}
+
 # Run the tests; options go to pytest
 test *options: (install "dev")
     {{ python }} -m pytest {{ options }}

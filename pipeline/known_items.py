@@ -11,16 +11,16 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 SEED = 20260710
 QUERIES_PER_KIND = 100
 
 _WORDS_MIN = 4
-_WORDS_TAKEN = 5
+_WORDS_TAKEN = 4
 _TYPO_LETTERS_MIN = 5  # shorter words become other words
-_TYPOS_WORDS_MAX = 8
+_TYPOS_WORDS_MAX = 6
 _REPLACED_MIN = 2
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z-]+[A-Za-z]")
@@ -118,12 +118,12 @@ def _some_words(title: str, chance: random.Random) -> str:
 
 
 def _typing_errors(title: str, chance: random.Random) -> str:
-    """A quarter of the words, at least one, with two letters swapped, one missing, or one doubled."""
+    """A third of the words, at least one, with two letters swapped, one missing, or one doubled."""
     words = _content_words(title)[:_TYPOS_WORDS_MAX]
     long = [at for at, word in enumerate(words) if len(word) >= _TYPO_LETTERS_MIN]
     if len(words) < _WORDS_MIN or not long:
         return ""
-    for at in chance.sample(long, min(len(long), max(1, len(words) // 4))):
+    for at in chance.sample(long, min(len(long), max(1, len(words) // 3))):
         words[at] = _mistyped(words[at], chance)
     return " ".join(words)
 
@@ -187,8 +187,3 @@ _KINDS: dict[str, Callable[[str, random.Random], str]] = {
     "formula": _typed_formula,
     "paraphrase": _paraphrase,
 }
-
-
-def success_at(ranks: Sequence[int | None], depth: int) -> float:
-    """The share of queries whose paper stands among the first `depth`; ranks from 1, None where it was not found."""
-    return sum(rank is not None and rank <= depth for rank in ranks) / len(ranks)

@@ -1,0 +1,161 @@
+"""search_papers over HTTP beside a bare hybrid_search and beside what a user would pick instead.
+
+    python -m bench.queries [--snapshot ../shared/data/snapshots/icml2026] [--store DIR] [--papers 50000] [--out FILE]
+
+The same fixed queries, papers, vectors and window of 100 for all; every query is asked of each in turn, so that
+whatever else the machine does falls on all alike. `--store` has the vectors of the snapshot; without it, and for the
+large corpus, vectors are deterministic and random. Prints one table in Markdown; `--out` writes it too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from bench.corpora import Laid, lay_out, many_papers
+from bench.running import PeerProgram, Program, Server, throughput
+from manifests.embedding.local import LocalEmbedder, local_spec
+from manifests.texts import collapsed, query_text
+from pipeline.snapshot import open_snapshot
+
+QUERIES = Path(__file__).with_name("queries.txt")
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+CLIENTS = (1, 8, 64)
+NAMES = {
+    "http": "`search_papers` over HTTP",
+    "bare": "bare pymilvus `hybrid_search`, in process",
+    "sqlite": "SQLite FTS5 + numpy",
+    "lancedb": "LanceDB hybrid",
+    "bm25s": "bm25s + faiss, in process",
+}
+PACKAGES = ("pymilvus", "milvus-lite", "faiss-cpu", "numpy", "mcp", "uvicorn", "lancedb", "bm25s")
+
+
+def main() -> int:
+    """Measure each corpus in turn; 0."""
+    arguments = _arguments()
+    queries = QUERIES.read_text(encoding="utf-8").splitlines()
+    embedder = LocalEmbedder(local_spec())
+    vectors = np.asarray([embedder.embed_query(collapsed(query), timeout_s=60) for query in queries], dtype=np.float32)
+    parts = [_heading(arguments)]
+    with tempfile.TemporaryDirectory(prefix="bench-queries-") as scratch:
+        corpora = [(open_snapshot(arguments.snapshot), arguments.store, arguments.rounds, len(queries))]
+        if arguments.papers:
+            corpora.append((many_papers(Path(scratch) / "many", SHARED, arguments.papers), None, 1, 25))
+        for number, (snapshot, store, rounds, asked) in enumerate(corpora):
+            folder = Path(scratch) / f"corpus-{number}"
+            laid = lay_out(folder, snapshot, store, [query_text(query) for query in queries], vectors)
+            parts.append(measured(laid, queries[:asked], rounds, arguments.engines, arguments.seconds))
+            print(parts[-1], flush=True)
+            shutil.rmtree(folder)
+    report = "\n".join(parts)
+    if arguments.out:
+        arguments.out.write_text(report, encoding="utf-8")
+    return 0
+
+
+def measured(laid: Laid, queries: Sequence[str], rounds: int, engines: int, seconds: float) -> str:
+    """The table of one corpus."""
+    with ExitStack() as stack:
+        server = stack.enter_context(Server(laid, engines))
+        first_ms = server.ask(queries[0])
+        programs: dict[str, Program] = {"http": server}
+        programs |= {name: stack.enter_context(PeerProgram(name, laid.folder)) for name in NAMES if name != "http"}
+        for program in programs.values():
+            for number in range(len(queries)):
+                program.ask_number(number, queries)
+        before = {name: program.cpu_s() for name, program in programs.items()}
+        taken: dict[str, list[float]] = {name: [] for name in programs}
+        for _ in range(rounds):
+            for number in range(len(queries)):
+                for name, program in programs.items():
+                    taken[name].append(program.ask_number(number, queries))
+        rows = []
+        for name, program in programs.items():
+            cpu_ms = 1000 * (program.cpu_s() - before[name]) / len(taken[name])
+            rows.append((name, taken[name], cpu_ms, program.memory_mb(), program.ready_s))
+        rates = {clients: throughput(server.port, queries, clients, seconds) for clients in CLIENTS}
+        return _table(laid, rows) + _concurrency(rows, rates, first_ms, server.memory_mb(), engines)
+
+
+def _table(laid: Laid, rows: Sequence[tuple[str, list[float], float, float, float]]) -> str:
+    bare = float(np.median(next(taken for name, taken, *_ in rows if name == "bare")))
+    lines = [
+        f"\n## {laid.papers:,} papers, {laid.vectors}\n",
+        "| | p50 ms | p95 ms | of bare p50 | CPU ms a query | memory MB | ready after s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, taken, cpu_ms, memory_mb, ready_s in rows:
+        p50, p95 = np.percentile(taken, [50, 95])
+        lines.append(
+            f"| {NAMES[name]} | {p50:.1f} | {p95:.1f} | {p50 / bare:.2f} | {cpu_ms:.1f} "
+            f"| {memory_mb:,.0f} | {ready_s:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _concurrency(
+    rows: Sequence[tuple[str, list[float], float, float, float]],
+    rates: dict[int, tuple[float, float, int]],
+    first_ms: float,
+    memory_mb: float,
+    engines: int,
+) -> str:
+    taken = {name: each for name, each, *_ in rows}
+    bare = 1000 / float(np.mean(taken["bare"]))
+    http_p50 = float(np.median(taken["http"]))
+    lines = [
+        f"\nOne bare client loop: {bare:.1f} queries/s. `search_papers` with {engines} engines:\n",
+        "| clients | queries/s | of one bare loop | p50 ms | errors |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {clients} | {rate:.1f} | {rate / bare:.2f} | {p50:.0f} | {errors} |"
+            for clients, (rate, p50, errors) in rates.items()
+        ),
+        "",
+    ]
+    lines.append(
+        f"First query after the start {first_ms:.1f} ms, {first_ms / http_p50:.2f} of the p50; memory after "
+        f"{max(rates)} clients {memory_mb:,.0f} MB."
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _heading(arguments: argparse.Namespace) -> str:
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    load = os.getloadavg()[0]
+    return (
+        "# Speed of a query\n\n"
+        f"By `python -m bench.queries` on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {platform.machine()}, "
+        f"{platform.system()}, Python {platform.python_version()}; {versions}. Load average at the start {load:.1f}. "
+        f"{len(QUERIES.read_text(encoding='utf-8').splitlines())} fixed queries, window 100, {arguments.rounds} rounds "
+        "(one on the large corpus), query vectors known beforehand. Memory is the proportional set size of the whole "
+        "program and its children.\n"
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--snapshot", type=Path, default=SHARED / "snapshots" / "icml2026")
+    parser.add_argument("--store", type=Path, help="vectors of the snapshot by the local model")
+    parser.add_argument("--papers", type=int, default=50_000, help="of the large corpus; 0 leaves it out")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=15, help="of each number of clients")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
