@@ -135,7 +135,8 @@ class PaperSearch:
         top_k = request.top_k or (session.default_top_k if session else None) or TOP_K_DEFAULT
         page = await self._page(request, hits, top_k)
         heading = text.Heading(self.corpus, filters, page.left_out, reason, notes)
-        return text.bounded(self._answer(request, hits, page, heading, depth, top_k), self._chars)
+        with part("render"):
+            return text.bounded(self._answer(request, hits, page, heading, depth, top_k), self._chars)
 
     async def open_session(self, label: str, default_top_k: int | None) -> str:
         """Open a session."""
@@ -170,8 +171,9 @@ class PaperSearch:
             shown = known[: shape.hits]
             new = await self.in_turn(partial(self._sessions.record, session_id, shown))
             note = f"; {new} newly recorded as returned in this session"
-        answer = text.papers_answer(papers, unknown, shape=shape, session_note=note)
-        return text.bounded(answer, self._chars)
+        with part("render"):
+            answer = text.papers_answer(papers, unknown, shape=shape, session_note=note)
+            return text.bounded(answer, self._chars)
 
     async def list_areas(self) -> str:
         """List areas and paper types."""
