@@ -66,7 +66,7 @@ def opened(settings: Settings, secrets: Mapping[str, str]) -> Iterator[Opened]:
             )
         )
         workers = stack.enter_context(closing(Workers(settings.concurrency, settings.queue)))
-        sessions = Sessions(state, _session_limits(settings), time.time)
+        sessions = Sessions(state, _session_limits(settings), time.time, manifest.digest)
         sessions.bury()
         metrics.gauge("serve_sessions_open", "Open search sessions.", sessions.live)
         metrics.gauge(

@@ -37,6 +37,8 @@ DEPTH_DEFAULT = 100
 DEPTH_MAX = 500
 # Milvus is told to stop this long before the caller is, so that the caller hears the engine's own failure.
 MARGIN_S = 0.5
+# Told once, by the first answer of a session after a restart on another index.
+INDEX_CHANGED = "the index was rebuilt since this session's last answer; papers returned before stay left out"
 PROBE_TEXT = "learning"
 PROBE_TIMEOUT_S = 5.0
 
@@ -134,6 +136,8 @@ class PaperSearch:
             notes.append(f"search_depth clamped to {DEPTH_MAX}, the most this server checks")
         top_k = request.top_k or (session.default_top_k if session else None) or TOP_K_DEFAULT
         page = await self._page(request, hits, top_k)
+        if page.index_changed:
+            notes.append(INDEX_CHANGED)
         heading = text.Heading(self.corpus, filters, page.left_out, reason, notes)
         with part("render"):
             return text.bounded(self._answer(request, hits, page, heading, depth, top_k), self._chars)
@@ -169,8 +173,10 @@ class PaperSearch:
         note = ""
         if session_id is not None:
             shown = known[: shape.hits]
-            new = await self.in_turn(partial(self._sessions.record, session_id, shown))
-            note = f"; {new} newly recorded as returned in this session"
+            recorded = await self.in_turn(partial(self._sessions.record, session_id, shown))
+            note = f"; {recorded.new} newly recorded as returned in this session"
+            if recorded.index_changed:
+                note += f"; {INDEX_CHANGED}"
         with part("render"):
             answer = text.papers_answer(papers, unknown, shape=shape, session_note=note)
             return text.bounded(answer, self._chars)
@@ -242,7 +248,7 @@ class PaperSearch:
             return self._shape(request, [by_id[paper_id] for paper_id in papers]).hits
 
         if request.session_id is None:
-            return Page(ranking[: fitting(ranking[:top_k])], [], 0)
+            return Page(ranking[: fitting(ranking[:top_k])], [], 0, index_changed=False)
         return await self.in_turn(partial(self._sessions.page, request.session_id, ranking, fitting, top_k))
 
     def _shape(self, request: SearchRequest, hits: Sequence[Hit]) -> text.Layout:

@@ -33,11 +33,12 @@ class SessionLimits(NamedTuple):
 
 
 class Session(NamedTuple):
-    """What is known of a live session; times in epoch seconds."""
+    """What is known of a live session: `index_digest` of the index of its last answer, times in epoch seconds."""
 
     row: int
     label: str
     default_top_k: int | None
+    index_digest: str
     opened_at: int
     used_at: int
     rounds: int
@@ -45,11 +46,22 @@ class Session(NamedTuple):
 
 
 class Page(NamedTuple):
-    """One round: the papers to show in rank order, and those of the ranking that were returned before."""
+    """One round: the papers to show in rank order, and those of the ranking that were returned before.
+
+    `index_changed` says that the session's last answer came from another index: told once, by this one.
+    """
 
     papers: list[str]
     left_out: list[str]
     round: int
+    index_changed: bool
+
+
+class Recorded(NamedTuple):
+    """How many of the papers were new to the session, and `index_changed` as in `Page`."""
+
+    new: int
+    index_changed: bool
 
 
 class Sessions:
@@ -59,8 +71,9 @@ class Sessions:
     `session_expired`; those that add to it also `session_limit`.
     """
 
-    def __init__(self, state: State, limits: SessionLimits, now: Callable[[], float]) -> None:
+    def __init__(self, state: State, limits: SessionLimits, now: Callable[[], float], index_digest: str) -> None:
         self._state = state
+        self._index_digest = index_digest
         self.limits = limits
         self._now = now
 
@@ -80,8 +93,9 @@ class Sessions:
                     " close_search_session, retry later, or search without session_id.",
                 )
             sql.execute(
-                "INSERT INTO session (hash, label, default_top_k, opened_at, used_at) VALUES (?, ?, ?, ?, ?)",
-                (self._hash(session_id), label, default_top_k, now, now),
+                "INSERT INTO session (hash, label, default_top_k, index_digest, opened_at, used_at)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (self._hash(session_id), label, default_top_k, self._index_digest, now, now),
             )
         return session_id
 
@@ -111,10 +125,11 @@ class Sessions:
             papers = papers[: fitting(papers)]
             self._record(sql, session, papers)
             sql.execute("UPDATE session SET rounds = rounds + 1 WHERE id = ?", (session.row,))
-        return Page(papers, [paper_id for paper_id in ranking if paper_id in seen], session.rounds + 1)
+        left_out = [paper_id for paper_id in ranking if paper_id in seen]
+        return Page(papers, left_out, session.rounds + 1, session.index_digest != self._index_digest)
 
-    def record(self, session_id: str, paper_ids: Sequence[str]) -> int:
-        """Record `paper_ids` as returned; how many of them were new."""
+    def record(self, session_id: str, paper_ids: Sequence[str]) -> Recorded:
+        """Record `paper_ids` as returned."""
         with self._state.transaction() as sql:
             session = self._live(sql, session_id)
             seen = self._seen(sql, session)
@@ -122,7 +137,7 @@ class Sessions:
             if session.papers + len(new) > self.limits.papers:
                 raise _full(session.papers, "papers returned", self.limits.papers)
             self._record(sql, session, new)
-        return len(new)
+        return Recorded(len(new), session.index_digest != self._index_digest)
 
     def returned(self, session_id: str) -> tuple[Session, list[str]]:
         """The session and the papers last returned in it, newest first, at most `PAPERS_LISTED_MAX`."""
@@ -166,7 +181,7 @@ class Sessions:
 
     def _live(self, sql: sqlite3.Connection, session_id: str) -> Session:
         row = sql.execute(
-            "SELECT id, label, default_top_k, opened_at, used_at, rounds,"
+            "SELECT id, label, default_top_k, index_digest, opened_at, used_at, rounds,"
             " (SELECT count(*) FROM seen WHERE session = session.id), ending FROM session WHERE hash = ?",
             (self._hash(session_id),),
         ).fetchone()
@@ -194,7 +209,10 @@ class Sessions:
             "INSERT INTO seen VALUES (?, ?, ?)",
             [(session.row, paper_id, position) for position, paper_id in enumerate(papers, start=session.papers)],
         )
-        sql.execute("UPDATE session SET used_at = ? WHERE id = ?", (int(self._now()), session.row))
+        sql.execute(
+            "UPDATE session SET used_at = ?, index_digest = ? WHERE id = ?",
+            (int(self._now()), self._index_digest, session.row),
+        )
 
     def _bury(self, sql: sqlite3.Connection, now: int) -> None:
         idle = sql.execute(

@@ -36,7 +36,7 @@ SCHEMA: dict[str, str] = {
     "meta": "CREATE TABLE meta (name TEXT PRIMARY KEY, content BLOB NOT NULL) STRICT",
     "session": (
         "CREATE TABLE session (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, label TEXT NOT NULL,"
-        " default_top_k INTEGER, opened_at INTEGER NOT NULL, used_at INTEGER NOT NULL,"
+        " default_top_k INTEGER, index_digest TEXT NOT NULL, opened_at INTEGER NOT NULL, used_at INTEGER NOT NULL,"
         " rounds INTEGER NOT NULL DEFAULT 0, ended_at INTEGER, ending TEXT) STRICT"
     ),
     "session_by_use": "CREATE INDEX session_by_use ON session (ended_at, used_at)",

@@ -36,7 +36,7 @@ def limits() -> SessionLimits:
 
 @pytest.fixture
 def sessions(state: State, limits: SessionLimits, clock: Clock) -> Sessions:
-    return Sessions(state, limits, clock)
+    return Sessions(state, limits, clock, "digest-one")
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def make_bench(
         service = PaperSearch(
             index,
             embedding,
-            Sessions(state, session_limits, clock),
+            Sessions(state, session_limits, clock, "digest-one"),
             workers,
             metrics,
             strict_hybrid=strict_hybrid,

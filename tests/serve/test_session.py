@@ -33,9 +33,9 @@ def test_rounds_bring_new_papers_until_the_ranking_is_used_up(sessions):
 
     rounds = [page(sessions, session_id) for _ in range(4)]
 
-    assert [papers for papers, _, _ in rounds] == [RANKING[:10], RANKING[10:20], RANKING[20:], []]
-    assert [len(left_out) for _, left_out, _ in rounds] == [0, 10, 20, 30]
-    assert [number for _, _, number in rounds] == [1, 2, 3, 4]
+    assert [papers for papers, *_ in rounds] == [RANKING[:10], RANKING[10:20], RANKING[20:], []]
+    assert [len(left_out) for _, left_out, *_ in rounds] == [0, 10, 20, 30]
+    assert [number for _, _, number, _ in rounds] == [1, 2, 3, 4]
     assert page(sessions, sessions.open("", None)).papers == RANKING[:10]
 
 
@@ -52,13 +52,13 @@ def test_what_does_not_fit_stays_new(sessions):
 def test_recorded_papers_are_left_out(sessions):
     session_id = sessions.open("", None)
 
-    assert sessions.record(session_id, ["p1", "p3"]) == 2
-    assert sessions.record(session_id, ["p3", "p4"]) == 1
+    assert sessions.record(session_id, ["p1", "p3"]).new == 2
+    assert sessions.record(session_id, ["p3", "p4"]).new == 1
     assert page(sessions, session_id, 3).papers == ["p0", "p2", "p5"]
 
 
 def test_parallel_searches_of_one_session_never_return_a_paper_twice(state, clock):
-    sessions = Sessions(state, SessionLimits(3_600, 5, 1_000, 5_000), clock)
+    sessions = Sessions(state, SessionLimits(3_600, 5, 1_000, 5_000), clock, "digest-one")
     ranking = [f"p{number}" for number in range(500)]
     session_id = sessions.open("", None)
     got: list[str] = []
@@ -76,12 +76,25 @@ def test_parallel_searches_of_one_session_never_return_a_paper_twice(state, cloc
 
 def test_two_processes_share_a_session(state, limits, clock, tmp_path):
     other_state = open_state(tmp_path / "serve.db", key=None)
-    other = Sessions(other_state, limits, clock)
-    first = Sessions(state, limits, clock)
+    other = Sessions(other_state, limits, clock, "digest-one")
+    first = Sessions(state, limits, clock, "digest-one")
     session_id = first.open("", None)
 
     assert page(first, session_id).papers + page(other, session_id).papers == RANKING[:20]
     other_state.close()
+
+
+def test_a_session_that_goes_on_over_another_index_is_told_once(state, limits, clock):
+    before = Sessions(state, limits, clock, "digest-one")
+    session_id = before.open("", None)
+    assert not page(before, session_id).index_changed
+
+    after = Sessions(state, limits, clock, "digest-two")
+
+    assert page(after, session_id).index_changed
+    assert not page(after, session_id).index_changed
+    assert not after.record(session_id, ["q1"]).index_changed
+    assert before.record(session_id, ["q2"]).index_changed
 
 
 def test_capacity_is_refused_and_room_comes_from_closing_and_expiry(sessions, limits, clock):
@@ -127,7 +140,7 @@ def test_papers_are_bounded(sessions, limits):
     assert len(page(sessions, session_id, 50, ranking).papers) == limits.papers - 50
     assert code_of(sessions.check_room, session_id) is ErrorCode.SESSION_LIMIT
     assert code_of(sessions.record, session_id, ["new"]) is ErrorCode.SESSION_LIMIT
-    assert sessions.record(session_id, ["q1"]) == 0
+    assert sessions.record(session_id, ["q1"]).new == 0
 
 
 def test_closed_expired_and_unknown_are_told_apart(sessions, limits, clock):
