@@ -23,7 +23,7 @@ import pytest
 import requests
 
 from bench.emulator import UNSEEMLY, Emulator, Fault, Quota, emulator, refusal
-from manifests.contract import read_manifest
+from manifests.contract import Manifest, read_manifest
 from tests.pipeline.snapshots import lines, record, write_files
 from tests.programs import REPOSITORY, SAMPLE, Build, run_build, run_pipeline
 
@@ -208,7 +208,7 @@ def test_two_builds_at_once_stay_under_the_limits_together(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_twenty_kills_lose_nothing_buy_little_twice_and_change_nothing(tmp_path):
     quota, draw = Quota(60, 12_000, WINDOW_S), random.Random(9)
     snapshot = papers(tmp_path / "snapshot", 600)
@@ -297,6 +297,30 @@ def search(address: str, query: str) -> tuple[str, float]:
     started = time.monotonic()
     answer = requests.post(f"{address}/mcp", json=call, headers=headers, timeout=60)
     return answer.json()["result"]["content"][0]["text"], time.monotonic() - started
+
+
+def test_a_server_refuses_an_index_of_another_model_of_the_same_dimension(tmp_path, dashscope_build):
+    """The manifest of the v3 index, resealed, in front of the v4 collection."""
+    facts = json.loads(dashscope_build.manifest.read_text())
+    facts["embedding"]["model"] = "text-embedding-v3"
+    del facts["digest"]
+    old = Manifest.sealed(**facts)
+    (tmp_path / "old.json").write_text(old.text())
+    with emulator(api_key=KEY) as service:
+        program = scaled(
+            service,
+            *("serve", "--port", "0", "--manifest", str(tmp_path / "old.json"), "--milvus-uri", dashscope_build.uri),
+            *("--state", str(tmp_path / "serve.db"), "--ledger", str(tmp_path / "ledger.db"), *ROOMY),
+        )
+        try:
+            told = program.communicate(timeout=200)[1]
+        finally:
+            program.kill()
+            program.wait()
+
+        assert program.returncode == 6
+        assert "text-embedding-v" in told or "papers_" in told
+        assert service.entries == []
 
 
 @pytest.mark.slow

@@ -300,6 +300,18 @@ def test_a_throttled_request_holds_every_program_and_doubles_until_one_succeeds(
     assert other.usage().hold_s == pytest.approx(2)
 
 
+def test_a_restart_of_the_machine_is_seen_even_if_it_has_run_for_longer_than_before(tmp_path):
+    path = tmp_path / "ledger.db"
+    before = open_ledger(path, Clock(100.0), requests=1)
+    before._boot = "boot-1"
+    before.settle(before.reserve(100, timeout_s=0), tokens=100)
+
+    after = open_ledger(path, Clock(170.0), requests=1)
+    after._boot = "boot-2"
+
+    assert after.usage().requests == 1
+
+
 @pytest.mark.parametrize(("asked", "held"), [(3.0, 3.0), (86_400.0, 60.0)])
 def test_a_hold_lasts_as_long_as_the_provider_asks_but_no_more_than_a_minute(tmp_path, asked, held):
     ledger = open_ledger(tmp_path / "ledger.db", Clock())
@@ -472,9 +484,12 @@ def test_three_programs_killed_at_random_stay_under_the_limits_together(tmp_path
 
     def start(seed: int) -> subprocess.Popen[bytes]:
         arguments = [str(tmp_path / "ledger.db"), str(log), str(seed), str(window_s)]
-        return subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments], env={**os.environ, "PYTHONPATH": str(REPO)}
-        )
+        with (tmp_path / "complaints").open("ab") as complaints:
+            return subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, *arguments],
+                env={**os.environ, "PYTHONPATH": str(REPO)},
+                stderr=complaints,
+            )
 
     programs = [start(seed) for seed in range(3)]
     try:
@@ -494,6 +509,7 @@ def test_three_programs_killed_at_random_stay_under_the_limits_together(tmp_path
     for line in log.read_text().splitlines():
         sent, tokens = line.split()
         provider.counted.append((float(sent), int(tokens)))
+    assert (tmp_path / "complaints").read_text() == ""
     assert len(provider.counted) > 60
     assert provider.peak(window_s)[0] <= 30
     assert provider.peak(window_s)[1] <= 6_000
