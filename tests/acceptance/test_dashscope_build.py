@@ -23,7 +23,7 @@ import pytest
 import requests
 
 from bench.emulator import UNSEEMLY, Emulator, Fault, Quota, emulator, refusal
-from manifests.contract import Manifest, read_manifest
+from manifests.contract import read_manifest
 from tests.pipeline.snapshots import lines, record, write_files
 from tests.programs import REPOSITORY, SAMPLE, Build, run_build, run_pipeline
 
@@ -301,10 +301,9 @@ def search(address: str, query: str) -> tuple[str, float]:
 
 def test_a_server_refuses_an_index_of_another_model_of_the_same_dimension(tmp_path, dashscope_build):
     """The manifest of the v3 index, resealed, in front of the v4 collection."""
-    facts = json.loads(dashscope_build.manifest.read_text())
-    facts["embedding"]["model"] = "text-embedding-v3"
-    del facts["digest"]
-    old = Manifest.sealed(**facts)
+    built = read_manifest(dashscope_build.manifest)
+    old = built.model_copy(update={"embedding": built.embedding.model_copy(update={"model": "text-embedding-v3"})})
+    old = old.model_copy(update={"digest": old.computed_digest})
     (tmp_path / "old.json").write_text(old.text())
     with emulator(api_key=KEY) as service:
         program = scaled(
@@ -318,7 +317,7 @@ def test_a_server_refuses_an_index_of_another_model_of_the_same_dimension(tmp_pa
             program.kill()
             program.wait()
 
-        assert program.returncode == 6
+        assert program.returncode == 6, told
         assert "text-embedding-v" in told or "papers_" in told
         assert service.entries == []
 
