@@ -89,7 +89,7 @@ def search_text(title: str, abstract: str | None, keywords: Sequence[str], autho
     # Only markup can reach over the end of a part, and an entity may hide some.
     if not _may_hold_markup(together) and not _may_hold_entities(together):
         return normalise(together)
-    return " ".join(filter(None, map(normalise, parts)))
+    return " ".join(filter(None, map(normalise, _runs(parts))))
 
 
 def query_text(query: str) -> str:
@@ -140,6 +140,19 @@ def collapsed(text: str) -> str:
 def text_sha256(text: str) -> str:
     """Sha256 (hex) of the UTF-8 bytes of an embed text or a query; a lone surrogate is hashed, not refused."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _runs(parts: Sequence[str]) -> list[str]:
+    """The parts, neighbours without markup and entities put together: calls cost more than short texts."""
+    runs: list[str] = []
+    plain = False
+    for part in parts:
+        was_plain, plain = plain, not _may_hold_markup(part) and not _may_hold_entities(part)
+        if was_plain and plain:
+            runs[-1] += "\n" + part
+        else:
+            runs.append(part)
+    return runs
 
 
 def _may_hold_markup(text: str) -> bool:

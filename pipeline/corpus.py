@@ -26,11 +26,11 @@ from manifests.contract import Catalogue, CorpusFacts, Counts, SnapshotFacts, Te
 from manifests.errors import InputRefused
 from manifests.files import file_sha256, sync_folder, write_atomically
 from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION
-from pipeline.blocks import SCHEMA, tabulate_blocks
+from pipeline.blocks import SCHEMA, Tabulated, tabulate_blocks
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report, silent
 from pipeline.records import TEXT_SHA256
-from pipeline.snapshot import Snapshot
+from pipeline.snapshot import Block, Snapshot
 from pipeline.tally import Tally
 
 FORMAT: Literal[1] = 1
@@ -111,7 +111,8 @@ def tabulate(
     try:
         work.mkdir(parents=True, exist_ok=True)
         rejected.unlink(missing_ok=True)
-        _sink(_frames(snapshot, tally, report, _workers(snapshot) if workers is None else workers), parquet)
+        tabulated = tabulate_blocks(snapshot.blocks(), workers or _workers(snapshot), work / ".blocks")
+        _sink(_frames(tabulated, snapshot, tally, report), parquet)
         counts, corpus, catalogue = tally.settle()
         content = _CorpusFile(
             format=FORMAT,
@@ -204,8 +205,10 @@ def _workers(snapshot: Snapshot) -> int:
     return min(WORKERS_MAX, os.cpu_count() or 1)
 
 
-def _frames(snapshot: Snapshot, tally: Tally, report: Report, workers: int) -> Iterator[pl.DataFrame]:
-    for block, found in tabulate_blocks(snapshot.blocks(), workers):
+def _frames(
+    tabulated: Iterator[tuple[Block, Tabulated]], snapshot: Snapshot, tally: Tally, report: Report
+) -> Iterator[pl.DataFrame]:
+    for block, found in tabulated:
         frame = tally.take(block, found)
         report(tally.records, snapshot.card.papers, "")
         if frame.height and not tally.refusing:

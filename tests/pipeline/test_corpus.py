@@ -566,7 +566,7 @@ def test_only_a_few_blocks_are_read_ahead(tmp_path: Path) -> None:
             read.append(block.first)
             yield block
 
-    tabulated = tabulate_blocks(counted(), 2)
+    tabulated = tabulate_blocks(counted(), 2, tmp_path / "scratch")
     next(tabulated)
     ahead = len(read)
     tabulated.close()
