@@ -32,6 +32,7 @@ _WITH_ARGUMENT = re.compile(
 )
 _WITH_ARGUMENT_INSIDE_WORDS = re.compile(r"\\(?:(?:text)?color|fontfamily|fontsize)\{[^{}]{0,50}\}")
 
+_DELIMITER = re.compile(r"\\[()\[\]]")
 _COMMAND = re.compile(r"\\(?:([A-Za-z]+)\*?( *)|([^A-Za-z]))")
 _TEXT_SUBSCRIPT = re.compile(r"(\\[A-Za-z]+|\})_|_(?=\{)")
 # A subscript joins its base when it is a number or one letter: `A_2`, `L_{0}`, `L_p`. Longer ones are words of their
@@ -69,9 +70,12 @@ def without_latex(text: str) -> str:
 
 def _formulas_opened(text: str) -> str:
     r"""Dollars of formulas deleted, so that `$A_2$DEPT` is one word; other dollars are spaces."""
-    text = text.replace("\\$", " ").replace("$$", "$")
-    for delimiter in ("\\(", "\\)", "\\[", "\\]"):
-        text = text.replace(delimiter, "$")
+    commands = "\\" in text
+    if commands:
+        text = text.replace("\\$", " ")
+    text = text.replace("$$", "$")
+    if commands:
+        text = _DELIMITER.sub("$", text)
     pieces = text.split("$")
     opened = [_marked(pieces[0])]
     at = 1

@@ -5,6 +5,7 @@ Holds    the frames have the one explicit schema; at most a few blocks are in me
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -139,6 +140,7 @@ def _passage(block: Block, scratch: Path) -> Path:
 def _follow_parent(parent: int) -> None:
     """Leave Ctrl-C to the parent, and end with it even when it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()  # records make no cycles, and looking for some among a block's lists costs time
     process = multiprocessing.parent_process()
     if process is None or os.getppid() != parent:
         os._exit(1)

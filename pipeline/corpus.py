@@ -39,7 +39,6 @@ FACTS = "corpus.json"
 REJECTED = "rejected.jsonl"
 
 ROW_GROUP_ROWS = 16_384
-COMPRESSION_LEVEL = 1
 # Starting worker processes costs about a second; below this many papers one interpreter is as fast.
 PARALLEL_PAPERS_MIN = 50_000
 WORKERS_MAX = 8
@@ -218,13 +217,7 @@ def _frames(
 def _sink(frames: Iterator[pl.DataFrame], path: Path) -> None:
     """Stream the frames into one synced Parquet file: polars asks for the next when it has room."""
     source = register_io_source(lambda *_: frames, schema=SCHEMA)
-    source.sink_parquet(
-        path,
-        compression="zstd",
-        compression_level=COMPRESSION_LEVEL,
-        row_group_size=ROW_GROUP_ROWS,
-        maintain_order=True,
-    )
+    source.sink_parquet(path, compression="snappy", row_group_size=ROW_GROUP_ROWS, maintain_order=True)
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 

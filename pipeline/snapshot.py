@@ -123,28 +123,16 @@ class Snapshot:
         return self.folder / self.file
 
     def blocks(self, bytes_max: int = BLOCK_BYTES) -> Iterator[Block]:
-        """The lines in order, in blocks of about `bytes_max` bytes; a UTF-8 BOM is taken off the first.
+        """The lines in order, in blocks of at least `bytes_max` bytes; a UTF-8 BOM is taken off the first.
 
         Raises:
             InputRefused: damaged or truncated gzip, or a line beyond `LINE_BYTES_MAX`.
         """
-        first, rest = 1, b""
+        first = 1
         with _opened(self.path) as file:
             for text in _texts(file, self.path, bytes_max):
-                cut = text.rfind(b"\n") + 1
-                if cut:
-                    block = rest + text[:cut]
-                    yield Block(first, block)
-                    first, rest = first + block.count(b"\n"), text[cut:]
-                else:
-                    rest += text
-                if len(rest) > LINE_BYTES_MAX:
-                    raise InputRefused(
-                        f"{self.path}, line {first}: longer than {LINE_BYTES_MAX:,} bytes; "
-                        "expected one JSON object a line, each line ended by a newline"
-                    )
-        if rest:
-            yield Block(first, rest)
+                yield Block(first, text)
+                first += text.count(b"\n")
 
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Every line with its number (from 1), without its line end; blank lines too."""
@@ -291,10 +279,18 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _texts(file: BinaryIO, path: Path, bytes_max: int) -> Iterator[bytes]:
-    """The decoded bytes in pieces, without a BOM at the start."""
+    """Whole lines in pieces of at least `bytes_max` bytes (the last may be shorter), without a BOM at the start."""
     try:
         text = file.read(bytes_max).removeprefix(BOM)
         while text:
+            if not text.endswith(b"\n"):
+                rest = file.readline(LINE_BYTES_MAX)
+                if len(rest) == LINE_BYTES_MAX:
+                    raise InputRefused(
+                        f"{path}: found a line longer than {LINE_BYTES_MAX:,} bytes; "
+                        "expected one JSON object a line, each line ended by a newline"
+                    )
+                text += rest
             yield text
             text = file.read(bytes_max)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
