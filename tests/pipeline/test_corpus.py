@@ -464,7 +464,9 @@ def test_a_refused_snapshot_leaves_the_corpus_before_it_in_place(tmp_path: Path)
     assert read_corpus(tmp_path / "work").paper_ids() == ["a"]
 
 
-@pytest.mark.parametrize("damage", [lambda old: old[:-1], lambda old: old[:100] + b"\x00" + old[101:], lambda old: b""])
+@pytest.mark.parametrize(
+    "damage", [lambda old: old[:-1], lambda old: old[:100] + bytes([old[100] ^ 1]) + old[101:], lambda old: b""]
+)
 def test_a_cut_or_changed_parquet_file_is_noticed_named_and_made_again(tmp_path: Path, damage: Any) -> None:
     corpus = load(tmp_path, lines(record("a")), 1)
     corpus.path.write_bytes(damage(corpus.path.read_bytes()))
