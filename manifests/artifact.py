@@ -18,7 +18,7 @@ NAME = "artifact.json"
 
 
 class BuiltCollection(BaseModel):
-    """One collection of the folder; `files` is empty for a collection on a server."""
+    """One collection of the folder; `files` (path from here: sha256) is empty for a collection on a server."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 

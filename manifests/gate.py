@@ -163,7 +163,7 @@ def lite_file_differences(folder: Path, collection: str) -> list[Difference]:
     if built is None:
         known = ", ".join(sorted(Artifact.read(folder.parent).collections)) or "none"
         return [Difference(f"{ARTIFACT} in {folder.parent}", f"digests of {collection}", f"digests of {known}")]
-    return file_differences(built.files, folder_digests(folder))
+    return file_differences(built.files, folder_digests(folder, Path(f"{collection}.db")))
 
 
 def _spec_differences(manifest: Manifest, query_spec: EmbeddingSpec) -> list[Difference]:

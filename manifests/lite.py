@@ -32,10 +32,13 @@ def is_lite(uri: str) -> bool:
     return "://" not in uri
 
 
-def folder_digests(folder: Path) -> dict[str, str]:
-    """Sha256 of every file below `folder` by its relative POSIX path, the engine's lock left out."""
+def folder_digests(folder: Path, called: Path = Path()) -> dict[str, str]:
+    """Sha256 of every file below `folder`, the engine's lock left out.
+
+    By its relative POSIX path, with the folder itself `called` so: artifact.json names files as seen from beside it.
+    """
     return {
-        path.relative_to(folder).as_posix(): file_sha256(path)
+        (called / path.relative_to(folder)).as_posix(): file_sha256(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != LOCK
     }

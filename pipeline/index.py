@@ -77,7 +77,7 @@ def _index_lite(papers: Path, read_vectors: ReadVectors, manifest: Manifest, wor
             engine.close()
     _require_one_segment(building)
     sync_tree(building)
-    _record(work, manifest, folder_digests(building), time.monotonic() - started)
+    _record(work, manifest, folder_digests(building, Path(folder.name)), time.monotonic() - started)
     building.replace(folder)
     sync_folder(work)
     return True

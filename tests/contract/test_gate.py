@@ -50,7 +50,7 @@ def record_anew(work: Path, manifest: Manifest) -> None:
     name = manifest.collection.name
     artifact = Artifact.read(work)
     built = artifact.collections[name].model_copy(
-        update={"files": folder_digests(lite_folder(str(work / "milvus.db"), name))}
+        update={"files": folder_digests(lite_folder(str(work / "milvus.db"), name), Path(f"{name}.db"))}
     )
     Artifact(collections={name: built}).write(work)
 
@@ -160,7 +160,7 @@ def test_a_changed_collection_is_refused_by_its_files_and_by_what_changed(
     with engine(copied) as client:
         damage(client, manifest.collection.name)
 
-    assert "file collections/" in refusal(copied, manifest)
+    assert f"file {manifest.collection.name}.db/collections/" in refusal(copied, manifest)
 
     record_anew(copied, manifest)
     found = refusal(copied, manifest)
