@@ -57,6 +57,10 @@ check: (install "dev")
     .venv/bin/lint-imports
     {{ python }} -m mypy
 
+# Public MCP suites against the server over builds/NAME (own installs under builds/acceptance; needs npm)
+acceptance name="sample": (install "dev")
+    {{ python }} scripts/acceptance.py {{ quote(name) }}
+
 # Solve the dependency groups again into requirements/; --upgrade takes newer versions
 lock *options: (install "dev")
     {{ python }} scripts/lock.py {{ options }}

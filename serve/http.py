@@ -176,7 +176,7 @@ class CancelOnDisconnect:
 
 
 class RequestIds:
-    """Names every request, tells the client the name, and counts refusals by status."""
+    """Names every request, tells the client the name, reads its headers as HTTP means them, counts refusals."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -188,6 +188,8 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         name = scope[_REQUEST_ID] = new_request_id()
+        # RFC 9110 5.5: white space around a value is no part of it. The HTTP parser leaves the trailing one.
+        scope["headers"] = [(field, value.strip(b" \t")) for field, value in scope["headers"]]
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":

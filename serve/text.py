@@ -34,6 +34,8 @@ Paper = Mapping[str, Any]
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe00-\ufe0f\U000e0000-\U000e0fff\ufdd0-\ufdef\ufffe\uffff]"
 )
+# What an id that nobody knows is stripped of before it is repeated: it is the caller's text, not ours.
+_UNLIKE_AN_ID = re.compile(r"[^\w.:~?=&/#%+-]")
 _DROPPED = frozenset({"Cc", "Cf", "Cs", "Co"})
 
 
@@ -155,7 +157,8 @@ def papers_answer(papers: Sequence[Paper], unknown: Sequence[str], *, shape: Lay
     if unshown:
         lines.append("Not shown, to fit; ask again for: " + _ids([paper["paper_id"] for paper in unshown]))
     if unknown:
-        lines.append(f"Not in this index (ids are case-sensitive; take them from search_papers): {_ids(unknown)}")
+        named = [_UNLIKE_AN_ID.sub("", paper_id) or "(no id)" for paper_id in unknown]
+        lines.append(f"Not in this index (ids are case-sensitive; take them from search_papers): {_ids(named)}")
     return "\n".join(lines)
 
 
