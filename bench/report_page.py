@@ -147,7 +147,7 @@ def _neighbours(report: Report) -> str:
 
 def _points(report: Report, snippet_chars: int) -> dict[str, Any]:
     """What the map draws: areas by size, and one list a paper."""
-    parents = [paper["area"].split(AREA_SEPARATOR)[0] for paper in report.papers]
+    parents = _alike([paper["area"].split(AREA_SEPARATOR)[0] for paper in report.papers])
     areas = [area for area, _ in Counter(parents).most_common()]
     number = {area: at for at, area in enumerate(areas)}
     rows = [
@@ -169,6 +169,14 @@ def _points(report: Report, snippet_chars: int) -> dict[str, Any]:
     for row in rows:
         row[6] = at[row[6]]
     return {"areas": areas, "full": full, "coloured": AREAS_COLOURED, "papers": rows}
+
+
+def _alike(areas: Sequence[str]) -> list[str]:
+    """Areas that differ in case or `_` alone as the form that most papers have."""
+    spelled = dict[str, str]()
+    for area, _ in Counter(areas).most_common():
+        spelled.setdefault(area.replace("_", " ").casefold(), area)
+    return [spelled[area.replace("_", " ").casefold()] for area in areas]
 
 
 def _authors(authors: Sequence[str]) -> str:
