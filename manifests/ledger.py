@@ -237,7 +237,7 @@ class Ledger:
                 )
                 if wait > 0:
                     return wait
-                return self._insert(account, now, estimate, tokens)
+                return self._insert(account, now, estimate, tokens, query=query)
         except sqlite3.Error as exc:
             raise QuotaExhausted(
                 f"the ledger {self.path} cannot be written ({exc}); nothing was sent. Free space or fix its "
@@ -267,13 +267,18 @@ class Ledger:
         ).fetchone()
         return int(row[0]), int(row[1])
 
-    def _insert(self, account: _Account, now: float, estimate: int, tokens: int) -> Reservation:
-        if now - account.admitted > self.window_s * RAMP_AFTER:
-            account.ramp = max(account.ramp, now)
-        account.admitted = now
+    def _insert(self, account: _Account, now: float, estimate: int, tokens: int, *, query: bool) -> Reservation:
+        """Count it and move the pacer. Only documents ramp: a query after a pause is no growing load."""
         per_request, per_token = self._slots(account)
-        account.request_tat = max(account.request_tat, now) + self._ramped(per_request, account, now)
-        account.token_tat = max(account.token_tat, now) + self._ramped(tokens * per_token, account, now)
+        request_s, tokens_s = per_request, tokens * per_token
+        if not query:
+            if now - account.admitted > self.window_s * RAMP_AFTER:
+                account.ramp = max(account.ramp, now)
+            account.admitted = now
+            request_s = self._ramped(request_s, account, now)
+            tokens_s = self._ramped(tokens_s, account, now)
+        account.request_tat = max(account.request_tat, now) + request_s
+        account.token_tat = max(account.token_tat, now) + tokens_s
         reservation = Reservation(secrets.randbits(62), estimate, tokens, now)
         until = now + self._in_flight_s + self.window_s + MARGIN_S
         self._write(reservation.id, until, tokens)

@@ -90,7 +90,7 @@ SETTINGS: tuple[Setting, ...] = (
         "requests_per_minute",
         "integer",
         None,
-        "DashScope requests for queries in any 60 seconds",
+        "DashScope requests in any 60 seconds (or DASHSCOPE_REQUESTS_PER_MINUTE)",
         1,
         1_000_000,
     ),
@@ -98,11 +98,16 @@ SETTINGS: tuple[Setting, ...] = (
         "tokens_per_minute",
         "integer",
         None,
-        "DashScope tokens for queries in any 60 seconds",
+        "DashScope tokens in any 60 seconds (or DASHSCOPE_TOKENS_PER_MINUTE)",
         1,
         1_000_000_000,
     ),
-    Setting("dashscope_url", "text", None, "DashScope base URL; default is the SDK's"),
+    Setting(
+        "dashscope_url",
+        "text",
+        None,
+        "DashScope base URL (or DASHSCOPE_HTTP_BASE_URL); default is the service in China",
+    ),
     Setting("model_path", "path", None, "local model folder in place of the packaged one"),
     Setting("strict_hybrid", "switch", False, "an error in place of an answer by words alone"),
     Setting("allowed_hosts", "list", (), "Host names accepted beside loopback, such as mcp.example.org"),
@@ -123,6 +128,13 @@ SETTINGS: tuple[Setting, ...] = (
     ),
 )
 SETTING = {setting.name: setting for setting in SETTINGS}
+
+# A server on the machine of its builds is told the account once: these are read when the `SERVE_` ones are unset.
+SHARED_WITH_BUILDS = {
+    "requests_per_minute": "DASHSCOPE_REQUESTS_PER_MINUTE",
+    "tokens_per_minute": "DASHSCOPE_TOKENS_PER_MINUTE",
+    "dashscope_url": "DASHSCOPE_HTTP_BASE_URL",
+}
 
 SECRETS: dict[str, str] = {
     "DASHSCOPE_API_KEY": "key of the provider; needed when the manifest's model is DashScope's",
@@ -184,8 +196,9 @@ def read_settings(flags: Mapping[str, str | bool | None], environment: Mapping[s
     for setting in SETTINGS:
         given = flags.get(setting.name)
         source = setting.flag
-        if given is None and environment.get(setting.variable, "") != "":
-            given, source = environment[setting.variable], setting.variable
+        for variable in (setting.variable, SHARED_WITH_BUILDS.get(setting.name, "")):
+            if given is None and environment.get(variable, "") != "":
+                given, source = environment[variable], variable
         if given is None and setting.required:
             raise UsageRefused(f"{setting.flag} (or {setting.variable}) is missing: {setting.help}")
         values[setting.name] = setting.default if given is None else _value(setting, given, source)

@@ -337,6 +337,30 @@ def test_documents_leave_the_reserve_to_queries(tmp_path):
         ledger.reserve(10, timeout_s=10, query=True)
 
 
+def test_ten_queries_after_a_pause_go_at_once_where_ten_a_second_are_allowed(tmp_path):
+    ledger = open_ledger(tmp_path / "ledger.db", Clock(), requests=600)
+
+    for _ in range(10):
+        ledger.reserve(10, timeout_s=0, query=True)
+    ledger.reserve(10, timeout_s=0, query=True)
+    with pytest.raises(QuotaExhausted):
+        ledger.reserve(10, timeout_s=0, query=True)
+
+
+def test_a_build_that_starts_beside_queries_still_starts_gently(tmp_path):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock, requests=600)
+    for _ in range(30):
+        ledger.reserve(10, timeout_s=1, query=True)
+        clock.now += 1.0
+    started, sent = clock.now, 0
+    while clock.now < started + 1.0:
+        ledger.reserve(10, timeout_s=5)
+        sent += 1
+
+    assert sent <= 7
+
+
 def test_a_query_does_not_wait_behind_a_waiting_document(tmp_path):
     ledger = Ledger(tmp_path / "ledger.db", ACCOUNT, Limits(2, 10_000, 0.5), window_s=2.0)
     ledger.reserve(10, timeout_s=0)

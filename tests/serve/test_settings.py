@@ -143,3 +143,19 @@ def test_every_error_code_says_when_and_what_to_do():
     for code in ErrorCode:
         assert code.meaning.endswith(".")
         assert code.advice.endswith(".")
+
+
+def test_the_account_may_be_told_once_to_builds_and_server() -> None:
+    shared = {
+        "DASHSCOPE_REQUESTS_PER_MINUTE": "600",
+        "DASHSCOPE_TOKENS_PER_MINUTE": "300000",
+        "DASHSCOPE_HTTP_BASE_URL": "http://127.0.0.1:9/api/v1",
+    }
+    flags = {"manifest": "m.json", "milvus_uri": "m.db"}
+
+    told = read_settings(flags, shared)
+    own = read_settings(flags, shared | {"SERVE_REQUESTS_PER_MINUTE": "60"})
+
+    assert (told.requests_per_minute, told.tokens_per_minute) == (600, 300_000)
+    assert told.dashscope_url == "http://127.0.0.1:9/api/v1"
+    assert own.requests_per_minute == 60
