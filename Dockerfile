@@ -34,7 +34,8 @@ RUN rm -f /srv/app/manifests/*.json; \
 # (A mounted context is no part of every engine's cache key, but the manifests are, copied above.)
 ARG INDEX=sample
 RUN --mount=type=bind,source=.,target=/context \
-    sh /context/scripts/image_index.sh /context "${INDEX}" /srv
+    sh /context/scripts/image_index.sh /context "${INDEX}" /srv; \
+    PYTHONPATH=/srv/app PYTHONDONTWRITEBYTECODE=1 /opt/venv/bin/python /context/scripts/image_gate.py /srv
 
 FROM ${PYTHON_IMAGE} AS serve
 ARG VERSION=0.1.0
