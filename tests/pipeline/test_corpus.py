@@ -8,10 +8,13 @@ import multiprocessing
 import random
 import re
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -575,6 +578,38 @@ def test_only_a_few_blocks_are_read_ahead(tmp_path: Path) -> None:
 
     assert ahead <= 4
     assert multiprocessing.active_children() == []
+
+
+ENDLESS = """
+import itertools, sys
+from pathlib import Path
+import psutil
+from pipeline.blocks import tabulate_blocks
+from pipeline.snapshot import Block
+
+if __name__ == "__main__":
+    blocks = (Block(number, b'{"id": "a", "title": "t"}') for number in itertools.count(1))
+    tabulated = tabulate_blocks(blocks, 2, Path(sys.argv[1]))
+    next(tabulated)
+    print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+    for _ in tabulated:
+        pass
+"""
+
+
+def test_worker_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text(ENDLESS, encoding="utf-8")
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "endless.py", tmp_path / "scratch"], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        parent.kill()
+
+    _, alive = psutil.wait_procs(workers, timeout=60)
+
+    assert len(workers) >= 2
+    assert alive == []
 
 
 def test_progress_is_reported_up_to_the_number_of_papers(tmp_path: Path) -> None:
