@@ -43,6 +43,8 @@ logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it then
 PAGE_ROWS = 2_000
 # A server returns at most this many hits (Milvus documentation, "Limits").
 HITS_MAX = 16_384
+# Candidates of a filtered dense request: all of a collection of this size, at some milliseconds a query.
+FILTERED_EF = 16_384
 _SEAL_TIMEOUT_S = 3_600.0
 
 P = ParamSpec("P")
@@ -250,7 +252,7 @@ class Milvus:
         """
         requests = [
             AnnSearchRequest(
-                data=[vector], anns_field=DENSE, param=_dense_param(depth), limit=depth, expr=where or None
+                data=[vector], anns_field=DENSE, param=_dense_param(depth, where), limit=depth, expr=where or None
             ),
             AnnSearchRequest(
                 data=[text],
@@ -292,7 +294,7 @@ class Milvus:
             name,
             data=[vector],
             anns_field=DENSE,
-            search_params=_dense_param(depth),
+            search_params=_dense_param(depth, where),
             limit=depth,
             filter=where,
             output_fields=[KEY],
@@ -347,9 +349,10 @@ def _index_facts(index: Mapping[str, Any]) -> IndexFacts:
     )
 
 
-def _dense_param(depth: int) -> dict[str, Any]:
-    # HNSW looks at `ef` candidates and cannot return more; twice the window keeps its recall near one.
-    return {"metric_type": DENSE_METRIC, "params": {"ef": max(64, 2 * depth)}}
+def _dense_param(depth: int, where: str) -> dict[str, Any]:
+    # HNSW looks at `ef` candidates and cannot return more; twice the window keeps its recall near one. Lite counts
+    # candidates before the filter: under one it must look at far more, or it misses the few that match.
+    return {"metric_type": DENSE_METRIC, "params": {"ef": max(FILTERED_EF if where else 64, 2 * depth)}}
 
 
 def _finished(index: Mapping[str, Any]) -> bool:
