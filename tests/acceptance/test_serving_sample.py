@@ -15,6 +15,7 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
+from manifests.contract import read_manifest
 from manifests.files import file_sha256
 from tests.acceptance.served import Served, arrives, body, call, command, open_session, serving, shown_ids
 from tests.programs import REPOSITORY, SAMPLE, run_build
@@ -241,6 +242,14 @@ async def test_a_second_server_shares_index_and_state(sample_build, tmp_path):
 
     found = [paper_id for text in texts for paper_id in shown_ids(text)]
     assert len(found) == len(set(found)) == 48
+
+
+async def test_a_filter_loses_no_paper_however_few_match(sample_build, sample_server):
+    areas = read_manifest(sample_build.manifest).catalogue.areas
+    async with httpx2.AsyncClient(timeout=60) as http:
+        for area, papers in areas.items():
+            text = await call(http, sample_server.url, "search_papers", query="zyxw", area=area, top_k=50)
+            assert len(shown_ids(text)) == min(papers, 50), (area, text)
 
 
 async def test_the_rate_limit_of_a_running_server(sample_build, tmp_path):
