@@ -150,7 +150,9 @@ def test_whole_papers_show_all_there_is():
 
 
 def test_an_odd_id_is_shown_short_and_clean():
-    answer = text.papers_answer([], ["\x1b[2J" + "x" * 500, "<script>a()</script>", "<>"], shape=text.Layout(0, 0), session_note="")
+    answer = text.papers_answer(
+        [], ["\x1b[2J" + "x" * 500, "<script>a()</script>", "<>"], shape=text.Layout(0, 0), session_note=""
+    )
 
     assert not set("\x1b<>[") & set(answer)
     assert answer.endswith(", scripta/script, (no id)")
