@@ -43,8 +43,9 @@ report name="sample" *options: (install "bench")
     {{ python }} -m bench.report {{ quote(name) }} {{ options }}
 
 # Run the tests; options go to pytest
+[positional-arguments]
 test *options: (install "dev")
-    {{ python }} -m pytest {{ options }}
+    {{ python }} -m pytest "$@"
 
 # Lint, types, imports, locks, spelling: cheapest first
 check: (install "dev")
