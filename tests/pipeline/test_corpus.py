@@ -607,6 +607,8 @@ def test_worker_processes_end_with_a_parent_that_is_killed(tmp_path: Path) -> No
         parent.kill()
 
     _, alive = psutil.wait_procs(workers, timeout=60)
+    for orphan in alive:
+        orphan.kill()
 
     assert len(workers) >= 2
     assert alive == []
