@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from manifests.artifact import Artifact
+from manifests.errors import Difference, IndexRefused
 from manifests.files import sync_folder
 from pipeline.errors import MachineRefused, WorkFolderHeld
 
@@ -101,12 +102,22 @@ def leftovers(work: Path, kept: str) -> list[Path]:
 
 
 def prune(work: Path, kept: str) -> list[Path]:
-    """Remove what `leftovers` names, first from artifact.json, then from the disk."""
+    """Remove what `leftovers` names, first from artifact.json, then from the disk; `milvus.db` leads to `kept`.
+
+    Raises:
+        IndexRefused: `kept` is not in `work`, and what is there may be somebody's only index; nothing was removed.
+    """
     removed = leftovers(work, kept)
+    others = [path.stem for path in removed if not path.name.startswith(BUILDING)]
+    if others and not (work / f"{kept}.db").is_dir():
+        absent = Difference("collection to keep; give the manifest of one that is here", kept, ", ".join(others))
+        raise IndexRefused(f"prune of {work}", [absent])
     artifact = Artifact.read(work)
     remaining = {name: built for name, built in artifact.collections.items() if name == kept}
     if remaining != artifact.collections:
         Artifact(collections=remaining).write(work)
+    if others:
+        switch_link(work, kept)
     for path in removed:
         shutil.rmtree(path)
     return removed
