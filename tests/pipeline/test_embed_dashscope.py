@@ -13,7 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from bench.emulator import UNSEEMLY, Emulator, Fault, Quota, emulator, refusal, vector
+from bench.emulated_answer import vector
+from bench.emulator import UNSEEMLY, Emulator, Fault, Quota, emulator, refusal
 from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, ledger_account
 from manifests.ledger import Ledger, Limits
 from manifests.texts import embed_text
