@@ -18,8 +18,9 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from manifests.errors import QuotaExhausted
 from manifests.ledger_file import machine_boot, machine_clock, open_ledger_file
@@ -31,6 +32,9 @@ MARGIN_S = 0.05
 # Above 1 so that the hard bound decides in the long run and a late thread can catch up; below 1 it would cost.
 PACE = 1.03
 PACE_MIN = 0.2
+# Time lost by a busy machine is made up for at this pace, while usage is behind what it could be by that share.
+PACE_BEHIND = 1.15
+BEHIND = 0.01
 PACE_AFTER_REFUSAL = 0.8
 STRIKES_MAX = 10
 # Shares of the window: burst a document or query may take at once, ramp after a pause, the pause itself, first hold.
@@ -67,12 +71,16 @@ class Limits:
 
 @dataclass(frozen=True)
 class Reservation:
-    """Room taken for one request: `tokens` are counted for an estimate of `estimate`, from `sent` on."""
+    """Room taken for one request: `tokens` are counted for an estimate of `estimate`, from `sent` on.
+
+    `token_s` is what the pacer took for each of them, and gives back for each that was not used.
+    """
 
     id: int
     estimate: int
     tokens: int
     sent: float
+    token_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +90,13 @@ class Usage:
     requests: int
     tokens: int
     hold_s: float
+
+
+class _Room(NamedTuple):
+    """Requests and tokens of one window: allowed, or counted."""
+
+    requests: int
+    tokens: int
 
 
 @dataclass
@@ -98,6 +113,7 @@ class _Account:
     admitted: float = -math.inf
     request_tat: float = 0.0
     token_tat: float = 0.0
+    query_tat: float = 0.0
     ratio: float = 0.0
 
 
@@ -202,8 +218,7 @@ class Ledger:
     def usage(self) -> Usage:
         """Requests and tokens that count now, of every program that shares the file."""
         with self._transaction() as (account, now):
-            requests, tokens = self._counted()
-            return Usage(requests, tokens, max(0.0, account.hold - now))
+            return Usage(*self._counted(), max(0.0, account.hold - now))
 
     def stop(self) -> None:
         """Wake every waiting caller; each raises `QuotaExhausted`, as does every later one."""
@@ -218,26 +233,29 @@ class Ledger:
     def _admit(self, estimate: int, *, query: bool) -> Reservation | float:
         """A reservation, committed, or the seconds until there may be room."""
         share = 1.0 if query else 1.0 - self.limits.query_reserve
-        requests_max = max(1, math.floor(self.limits.requests_per_minute * share))
-        tokens_max = math.floor(self.limits.tokens_per_minute * share)
-        if estimate > tokens_max:
+        room = _Room(
+            max(1, math.floor(self.limits.requests_per_minute * share)),
+            math.floor(self.limits.tokens_per_minute * share),
+        )
+        if estimate > room.tokens:
             raise QuotaExhausted(
-                f"a request of about {estimate:,} tokens can never fit under {tokens_max:,} tokens a minute; "
+                f"a request of about {estimate:,} tokens can never fit under {room.tokens:,} tokens a minute; "
                 "raise --tokens-per-minute or send smaller batches",
                 wait_s=math.inf,
             )
         try:
             with self._transaction() as (account, now):
-                tokens = min(tokens_max, _expected(estimate, account.ratio))
-                burst = self.window_s * (BURST_QUERIES if query else BURST_DOCUMENTS)
+                tokens = min(room.tokens, _expected(estimate, account.ratio))
+                counted = self._counted()
                 wait = max(
                     account.hold - now,
-                    max(account.request_tat, account.token_tat) - burst - now,
-                    self._room_wait(now, requests_max - 1, tokens_max - tokens),
+                    self._pace_wait(account, now, query=query),
+                    self._room_wait(now, counted.requests + 1 - room.requests, counted.tokens + tokens - room.tokens),
                 )
                 if wait > 0:
                     return wait
-                return self._insert(account, now, estimate, tokens, query=query)
+                reservation = Reservation(secrets.randbits(62), estimate, tokens, now)
+                return self._insert(account, reservation, room, counted, query=query)
         except sqlite3.Error as exc:
             raise QuotaExhausted(
                 f"the ledger {self.path} cannot be written ({exc}); nothing was sent. Free space or fix its "
@@ -245,10 +263,14 @@ class Ledger:
                 wait_s=0.0,
             ) from exc
 
-    def _room_wait(self, now: float, requests_max: int, tokens_max: int) -> float:
-        """Seconds until so many reservations have ended that at most this much is counted."""
-        requests, tokens = self._counted()
-        excess_requests, excess_tokens = requests - requests_max, tokens - tokens_max
+    def _pace_wait(self, account: _Account, now: float, *, query: bool) -> float:
+        """Seconds until the pacer lets one more go. Queries have one of their own: a build does not delay them."""
+        if query:
+            return account.query_tat - self.window_s * BURST_QUERIES - now
+        return max(account.request_tat, account.token_tat) - self.window_s * BURST_DOCUMENTS - now
+
+    def _room_wait(self, now: float, excess_requests: int, excess_tokens: int) -> float:
+        """Seconds until so many reservations have ended that this much less is counted."""
         if excess_requests <= 0 and excess_tokens <= 0:
             return 0.0
         ending = self._db.execute(
@@ -261,33 +283,33 @@ class Ledger:
                 return max(0.0, float(until) - now)
         return self.window_s
 
-    def _counted(self) -> tuple[int, int]:
+    def _counted(self) -> _Room:
         row = self._db.execute(
             "SELECT COUNT(*), COALESCE(SUM(tokens), 0) FROM reservation WHERE account = ?", (self.account,)
         ).fetchone()
-        return int(row[0]), int(row[1])
+        return _Room(int(row[0]), int(row[1]))
 
-    def _insert(self, account: _Account, now: float, estimate: int, tokens: int, *, query: bool) -> Reservation:
-        """Count it and move the pacer. Only documents ramp: a query after a pause is no growing load."""
-        per_request, per_token = self._slots(account)
-        request_s, tokens_s = per_request, tokens * per_token
-        if not query:
-            if now - account.admitted > self.window_s * RAMP_AFTER:
-                account.ramp = max(account.ramp, now)
-            account.admitted = now
-            request_s = self._ramped(request_s, account, now)
-            tokens_s = self._ramped(tokens_s, account, now)
-        account.request_tat = max(account.request_tat, now) + request_s
-        account.token_tat = max(account.token_tat, now) + tokens_s
-        reservation = Reservation(secrets.randbits(62), estimate, tokens, now)
-        until = now + self._in_flight_s + self.window_s + MARGIN_S
-        self._write(reservation.id, until, tokens)
-        return reservation
-
-    def _slots(self, account: _Account) -> tuple[float, float]:
-        """Seconds of the pacer that one request and one token take."""
-        per_unit = self.window_s / (PACE * account.pace)
-        return per_unit / self.limits.requests_per_minute, per_unit / self.limits.tokens_per_minute
+    def _insert(
+        self, account: _Account, reservation: Reservation, room: _Room, counted: _Room, *, query: bool
+    ) -> Reservation:
+        """Count it and move its pacer."""
+        now = reservation.sent
+        self._write(reservation.id, now + self._in_flight_s + self.window_s + MARGIN_S, reservation.tokens)
+        if query:
+            account.query_tat = max(account.query_tat, now) + self.window_s / (PACE * account.pace * room.requests)
+            return reservation
+        if now - account.admitted > self.window_s * RAMP_AFTER:
+            account.ramp = max(account.ramp, now)
+        account.admitted = now
+        used = max(counted.requests / room.requests, counted.tokens / room.tokens)
+        behind = used < min(1.0, (now - account.ramp) / self.window_s) - BEHIND
+        whole_s = self.window_s / ((PACE_BEHIND if behind else PACE) * account.pace)
+        token_s = whole_s / room.tokens
+        request_slot_s = self._ramped(whole_s / room.requests, account, now)
+        account.request_tat = max(account.request_tat, now) + request_slot_s
+        tokens_slot_s = self._ramped(token_s * reservation.tokens, account, now)
+        account.token_tat = max(account.token_tat, now) + tokens_slot_s
+        return replace(reservation, token_s=token_s)
 
     def _ramped(self, slot: float, account: _Account, now: float) -> float:
         """`slot`, longer while the ramp after a pause lasts, but never by more than what is left of the ramp."""
@@ -302,7 +324,7 @@ class Ledger:
         """Count to a window after the answer, and give the pacer back what the estimate was too high."""
         counted_by = max(reservation.sent, min(now, reservation.sent + self._count_guard_s))
         self._write(reservation.id, counted_by + self.window_s + MARGIN_S, tokens)
-        account.token_tat += (tokens - reservation.tokens) * self._slots(account)[1]
+        account.token_tat += (tokens - reservation.tokens) * reservation.token_s
 
     def _write(self, reservation_id: int, until: float, tokens: int) -> None:
         self._db.execute(
@@ -329,7 +351,7 @@ class Ledger:
                     "DELETE FROM reservation WHERE account = ? AND until <= ?", (self.account, account.last)
                 )
                 yield account, account.last
-                self._db.execute("REPLACE INTO account VALUES (?,?,?,?,?,?,?,?,?,?,?)", astuple(account))
+                self._db.execute("REPLACE INTO account VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", astuple(account))
                 self._db.execute("COMMIT")
             except BaseException:
                 if self._db.in_transaction:
@@ -351,6 +373,7 @@ class Ledger:
             account.admitted += shift
             account.request_tat += shift
             account.token_tat += shift
+            account.query_tat += shift
             account.boot, account.last = self._boot, now
         account.last = max(account.last, now)
         return account

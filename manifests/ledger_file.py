@@ -16,7 +16,7 @@ SCHEMA = """
 CREATE TABLE account (
     name TEXT PRIMARY KEY, boot TEXT NOT NULL, last REAL NOT NULL, hold REAL NOT NULL, strikes INTEGER NOT NULL,
     pace REAL NOT NULL, ramp REAL NOT NULL, admitted REAL NOT NULL, request_tat REAL NOT NULL,
-    token_tat REAL NOT NULL, ratio REAL NOT NULL
+    token_tat REAL NOT NULL, query_tat REAL NOT NULL, ratio REAL NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE reservation (
     id INTEGER PRIMARY KEY, account TEXT NOT NULL, until REAL NOT NULL, tokens INTEGER NOT NULL
