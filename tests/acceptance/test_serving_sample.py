@@ -17,7 +17,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 
 from manifests.contract import read_manifest
 from manifests.files import file_sha256
-from tests.acceptance.served import Served, arrives, body, call, command, open_session, serving, shown_ids
+from tests.acceptance.served import HEADERS, Served, arrives, body, call, command, open_session, serving, shown_ids
 from tests.programs import REPOSITORY, SAMPLE, run_build
 
 pytestmark = pytest.mark.anyio
@@ -224,6 +224,44 @@ async def test_serving_changes_no_published_file(sample_build, sample_server):
         await call(http, sample_server.url, "search_papers", query=QUERY)
 
     assert digests() == before
+
+
+async def test_no_query_session_id_or_address_is_kept_anywhere(sample_build, tmp_path):
+    marker = "xylophonequasar"
+    with serving(sample_build, tmp_path, "--log-level", "debug", "--trusted-proxies", "127.0.0.1") as served:
+        async with httpx2.AsyncClient(timeout=60, headers={"x-forwarded-for": "198.51.100.77"}) as http:
+            session_id = await open_session(http, served.url)
+            arguments = {"query": marker, "session_id": session_id, "area": marker}
+            await call(http, served.url, "search_papers", **arguments)
+            await call(http, served.url, "search_papers", **(arguments | {"area": None}))
+            await call(http, served.url, "search_papers", query=marker, **{marker: 1})
+            await http.post(served.url, content=f'{{"{marker}": ', headers={"host": f"{marker}.example"})
+            page = (await http.get(f"{served.base}/metrics")).text
+            ready = (await http.get(f"{served.base}/readyz")).text
+        served.stop(signal.SIGKILL)
+
+    kept = page + ready + "".join(path.read_bytes().decode("latin-1") for path in tmp_path.iterdir() if path.is_file())
+    assert [secret for secret in (marker, session_id, "198.51.100.77") if secret in kept] == []
+
+
+async def test_thousands_of_handshakes_that_nobody_closes_hold_nothing(sample_build, tmp_path):
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+    with serving(sample_build, tmp_path, "--log-level", "warning") as served:
+        async with httpx2.AsyncClient(timeout=60, headers=HEADERS) as http:
+
+            async def handshakes(times: int) -> None:
+                for number in range(times):
+                    request = {"jsonrpc": "2.0", "id": number, "method": "initialize", "params": hello}
+                    assert (await http.post(served.url, json=request)).status_code == 200
+                    assert (await http.get(served.url)).status_code == 405
+
+            await handshakes(200)
+            memory, files = served.memory_mb(), served.open_files()
+            await handshakes(1_000)
+            grown = served.memory_mb() - memory
+
+            assert served.open_files() <= files + 2
+    assert grown < 20
 
 
 async def test_a_second_server_shares_index_and_state(sample_build, tmp_path):
