@@ -19,6 +19,7 @@ from manifests.collection import KEY
 from manifests.contract import write_manifest
 from manifests.embedding.local import local_spec
 from manifests.embedding.spec import Vectors
+from manifests.texts import search_text_of
 from pipeline.corpus import tabulate
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.index import Target, index
@@ -55,7 +56,9 @@ def lay_out(folder: Path, snapshot: Snapshot, store: Path | None, terms: Sequenc
     index(corpus.path, read_vectors, manifest, Target(work, str(work / LINK), None), silent)
     switch_link(work, manifest.collection.name)
     write_manifest(manifest, manifest_path)
-    papers = pl.read_parquet(corpus.path, columns=[KEY, "search_text", "text_sha256"]).sort(KEY)
+    rows = pl.read_parquet(corpus.path).sort(KEY)
+    words = pl.Series("search_text", [search_text_of(row) for row in rows.iter_rows(named=True)])
+    papers = rows.select(KEY, words, "text_sha256")
     papers.write_parquet(folder / PARQUET)
     np.save(folder / "vectors.npy", read_vectors(papers["text_sha256"].to_list()))
     (folder / "queries.json").write_text(json.dumps(terms), encoding="utf-8")

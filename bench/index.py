@@ -24,9 +24,20 @@ from milvus_lite.server_manager import server_manager_instance
 from pymilvus import DataType, Function, FunctionType, MilvusClient
 
 from bench.load import synthetic_records
-from manifests.collection import ANALYZER, BM25_PARAMS, DENSE, FIELDS, HNSW_PARAMS, KEY, SEARCH_TEXT, SPARSE
+from manifests.collection import (
+    ANALYZER,
+    BM25_PARAMS,
+    DENSE,
+    FIELDS,
+    HNSW_PARAMS,
+    KEY,
+    RECORD_FIELDS,
+    SEARCH_TEXT,
+    SPARSE,
+)
 from manifests.embedding.local import local_spec
 from manifests.embedding.spec import Vectors
+from manifests.texts import search_text_of
 from pipeline.corpus import tabulate
 from pipeline.index import INSERT_ROWS, Target, index
 from pipeline.progress import silent
@@ -72,8 +83,10 @@ def _vectors(text_sha256s: Sequence[str]) -> Vectors:
 def _ready_made(papers: Path) -> list[dict[str, Any]]:
     corpus = pl.read_parquet(papers).sort(KEY)
     vectors = _vectors(corpus["text_sha256"].to_list())
-    fields = corpus.select(field.name for field in FIELDS).iter_rows(named=True)
-    return [row | {DENSE: vector} for row, vector in zip(fields, vectors, strict=True)]
+    fields = corpus.select(field.name for field in RECORD_FIELDS).iter_rows(named=True)
+    return [
+        row | {SEARCH_TEXT: search_text_of(row), DENSE: vector} for row, vector in zip(fields, vectors, strict=True)
+    ]
 
 
 def _bare(path: Path, rows: list[dict[str, Any]]) -> None:

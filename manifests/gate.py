@@ -24,6 +24,7 @@ from manifests.artifact import Artifact, file_differences
 from manifests.collection import (
     FIELDS,
     KEY,
+    RECORD_FIELDS,
     SEARCH_TEXT,
     collection_facts,
     content_sha256,
@@ -36,7 +37,7 @@ from manifests.errors import Difference, IndexRefused, MilvusError
 from manifests.hybrid import Hit, hybrid, lexical
 from manifests.lite import LiteEngine, folder_digests, is_lite, linked
 from manifests.milvus import Milvus
-from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION
+from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION, search_text_of
 
 # Names of the checks, in order; a published manifest lists those that passed.
 CHECKS = (
@@ -238,14 +239,20 @@ def _verified(
     papers: dict[str, Paper] = {}
     digests: list[tuple[str, bytes]] = []
     canary: Paper | None = None
+    searched_wrongly: list[Difference] = []
     for row in milvus.rows(name, [field.name for field in FIELDS]):
         digests.append((row[KEY], paper_digest(row)))
         if canary is None or (row[SEARCH_TEXT] and not canary[SEARCH_TEXT]):
             canary = dict(row)
-        papers[row[KEY]] = {field.name: row[field.name] for field in FIELDS if field.name != SEARCH_TEXT}
+        papers[row[KEY]] = {field.name: row[field.name] for field in RECORD_FIELDS}
+        searched_wrongly += _part_differences(f"search text of {row[KEY]}", search_text_of(row), row[SEARCH_TEXT])
     differing = _part_differences("rows", str(manifest.corpus.rows), str(len(digests)))
     differing += _id_differences(manifest, papers, corpus_ids)
     differing += _part_differences("content sha256", manifest.corpus.content_sha256, content_sha256(digests))
+    if len(searched_wrongly) > IDS_NAMED_MAX:
+        rest = len(searched_wrongly) - IDS_NAMED_MAX
+        searched_wrongly[IDS_NAMED_MAX:] = [Difference(f"search text of {rest} more papers", "as made here", "others")]
+    differing += searched_wrongly
     if differing:
         raise IndexRefused(subject, differing)
     assert canary is not None  # noqa: S101 -- a manifest has at least one row

@@ -18,7 +18,8 @@ import hashlib
 import html
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from manifests.latex import GREEK, without_latex
 from manifests.stems import stemmed
@@ -28,6 +29,8 @@ EMBED_TEXT_VERSION = 1
 
 # Times the title stands in the search text (docs/retrieval.md has the evidence).
 _TITLE_TIMES = 2
+# No character's words take more bytes than this for each of its own: U+FDFA, three bytes, becomes 33.
+_GROWTH_MAX = 12
 
 # Lucene's English stop words, as stems. Documents keep them, so that `Will` finds an author and a query of nothing else
 # still finds something; a query drops them, which ranks better and spares Milvus the longest postings.
@@ -90,6 +93,17 @@ def search_text(title: str, abstract: str | None, keywords: Sequence[str], autho
     if not _may_hold_markup(together) and not _may_hold_entities(together):
         return normalise(together)
     return " ".join(filter(None, map(normalise, _runs(parts))))
+
+
+def search_text_of(paper: Mapping[str, Any]) -> str:
+    """The search text of a paper by its stored fields."""
+    return search_text(paper["title"], paper["abstract"], paper["keywords"], paper["authors"])
+
+
+def search_text_bytes_max(title: str, abstract: str | None, keywords: Sequence[str], authors: Sequence[str]) -> int:
+    """A bound on the UTF-8 bytes of that search text, without making it."""
+    parts = [*[title] * _TITLE_TIMES, abstract or "", *keywords, *authors]
+    return _GROWTH_MAX * len("\n".join(parts).encode())
 
 
 def query_text(query: str) -> str:

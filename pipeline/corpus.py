@@ -254,4 +254,4 @@ def _texts() -> TextVersions:
 
 
 def _table_sha256() -> str:
-    return hashlib.sha256(canonical_json([list(field) for field in FIELDS])).hexdigest()
+    return hashlib.sha256(canonical_json([[list(field) for field in FIELDS], SCHEMA.names()])).hexdigest()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
-from manifests.collection import FIELDS, KEY, SEARCH_TEXT
+from manifests.collection import KEY, RECORD_FIELDS
 from manifests.contract import Catalogue, CorpusFacts, Manifest, SnapshotFacts, read_manifest
 from manifests.errors import InputRefused
 from pipeline.corpus import FACTS, Corpus, read_corpus, tabulate
@@ -24,7 +24,7 @@ from pipeline.progress import Report, silent
 from pipeline.snapshot import CARD, open_snapshot
 
 # The search text follows from the others, and differs by its version alone.
-COMPARED = tuple(field.name for field in FIELDS if field.name not in (KEY, SEARCH_TEXT))
+COMPARED = tuple(field.name for field in RECORD_FIELDS if field.name != KEY)
 
 
 @dataclass(frozen=True)

@@ -12,15 +12,16 @@ import importlib.metadata
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from manifests.artifact import Artifact, BuiltCollection
-from manifests.collection import DENSE, FIELDS, KEY
+from manifests.collection import DENSE, KEY, RECORD_FIELDS, SEARCH_TEXT
 from manifests.contract import Manifest
 from manifests.embedding.spec import Vectors
 from manifests.errors import IndexRefused, MilvusError
@@ -28,6 +29,7 @@ from manifests.files import sync_folder, sync_tree
 from manifests.gate import lite_file_differences, open_index
 from manifests.lite import LiteEngine, folder_digests, is_lite
 from manifests.milvus import Milvus
+from manifests.texts import search_text_of
 from pipeline.progress import Report
 from pipeline.work import BUILDING
 
@@ -103,16 +105,32 @@ def _index_server(papers: Path, read_vectors: ReadVectors, manifest: Manifest, t
 def _fill(milvus: Milvus, papers: Path, read_vectors: ReadVectors, manifest: Manifest, report: Report) -> None:
     name, rows = manifest.collection.name, manifest.corpus.rows
     milvus.create(name, manifest.embedding.dimension)
-    corpus = pl.read_parquet(papers).sort(KEY)
     done = 0
-    for batch in corpus.iter_slices(INSERT_ROWS):
-        vectors = read_vectors(batch["text_sha256"].to_list())
-        fields = batch.select(field.name for field in FIELDS).iter_rows(named=True)
-        milvus.insert(name, [row | {DENSE: vector} for row, vector in zip(fields, vectors, strict=True)])
+    for batch in _prefetched(_batches(papers, read_vectors)):
+        milvus.insert(name, batch)
         done += len(batch)
         report(done, rows, "")
     report(done, rows, "flushing and indexing")
     milvus.seal(name)
+
+
+def _batches(papers: Path, read_vectors: ReadVectors) -> Iterator[list[dict[str, Any]]]:
+    """Rows as Milvus takes them, in the byte order of the ids."""
+    for batch in pl.read_parquet(papers).sort(KEY).iter_slices(INSERT_ROWS):
+        vectors = read_vectors(batch["text_sha256"].to_list())
+        fields = batch.select(field.name for field in RECORD_FIELDS).iter_rows(named=True)
+        yield [
+            row | {SEARCH_TEXT: search_text_of(row), DENSE: vector} for row, vector in zip(fields, vectors, strict=True)
+        ]
+
+
+def _prefetched(batches: Iterator[list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
+    """The same, each made while the engine is still busy with the one before."""
+    with ThreadPoolExecutor(1) as maker:
+        following = maker.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            following = maker.submit(next, batches, None)
+            yield batch
 
 
 def _require_one_segment(folder: Path) -> None:

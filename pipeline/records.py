@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from manifests.collection import FIELD, KEY, SEARCH_TEXT, UNSPECIFIED_AREA, Field
-from manifests.texts import embed_text, search_text, text_sha256
+from manifests.texts import embed_text, search_text, search_text_bytes_max, text_sha256
 
 TEXT_SHA256 = "text_sha256"
 # What a record without a paper type is stored under; like an area it can be asked for.
@@ -128,11 +128,13 @@ def _paper(record: dict[str, Any]) -> Paper | BadRecord:
 
 
 def _add_texts(paper: Paper) -> list[Fault]:
-    text = search_text(paper["title"], paper["abstract"], paper["keywords"], paper["authors"])
-    try:
-        paper[SEARCH_TEXT] = _text(text, FIELD[SEARCH_TEXT])
-    except _Unfit as unfit:
-        return [Fault(SEARCH_TEXT, f"{unfit} (title, abstract, keywords and authors together)")]
+    sources = (paper["title"], paper["abstract"], paper["keywords"], paper["authors"])
+    # The search text is made by the index stage; here it is only measured, and only where it might be over its limit.
+    if search_text_bytes_max(*sources) > FIELD[SEARCH_TEXT].bytes_max:
+        try:
+            _text(search_text(*sources), FIELD[SEARCH_TEXT])
+        except _Unfit as unfit:
+            return [Fault(SEARCH_TEXT, f"{unfit} (title, abstract, keywords and authors together)")]
     paper[TEXT_SHA256] = text_sha256(embed_text(paper["title"], paper["abstract"]))
     return []
 

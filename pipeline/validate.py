@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from manifests.collection import FIELDS, KEY, content_sha256, ids_sha256, paper_digest
+from manifests.collection import KEY, RECORD_FIELDS, content_sha256, ids_sha256, paper_digest
 from manifests.contract import Manifest, read_manifest
 from manifests.embedding.local import local_spec
 from manifests.embedding.spec import EmbeddingSpec
@@ -87,7 +87,7 @@ def _corpus_differences(manifest: Manifest, work: Path, report: Report) -> list[
         return []
     try:
         papers = read_corpus(work).path
-        rows = pl.scan_parquet(papers).select(field.name for field in FIELDS).collect()
+        rows = pl.scan_parquet(papers).select(field.name for field in RECORD_FIELDS).collect()
     except (InputRefused, pl.exceptions.PolarsError) as error:
         return [Difference(str(work / PAPERS), "the rows of the manifest; run `load` again", str(error))]
     found = {

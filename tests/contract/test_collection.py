@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.collection import FIELDS, collection_facts, content_sha256, ids_sha256, paper_digest
+from manifests.collection import RECORD_FIELDS, collection_facts, content_sha256, ids_sha256, paper_digest
 from manifests.contract import TextVersions
 from tests.contract.test_manifest import SPEC, TEXTS
 
 PAPER: dict[str, Any] = {
-    field.name: {"text": field.name, "texts": ["a", "b"], "flag": False}[field.kind] for field in FIELDS
+    field.name: {"text": field.name, "texts": ["a", "b"], "flag": False}[field.kind] for field in RECORD_FIELDS
 }
 
 
-@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+@pytest.mark.parametrize("field", RECORD_FIELDS, ids=lambda field: field.name)
 def test_a_change_in_any_field_changes_the_digest(field: Any) -> None:
     other = {"text": "x", "texts": ["a"], "flag": True}[field.kind]
 

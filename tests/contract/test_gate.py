@@ -87,6 +87,11 @@ def replace_one(client: MilvusClient, name: str) -> None:
     client.flush(name)
 
 
+def spoil_a_search_text(client: MilvusClient, name: str) -> None:
+    client.upsert(name, [first_paper(client, name) | {SEARCH_TEXT: "other words"}])
+    client.flush(name)
+
+
 def drop_the_bm25_index(client: MilvusClient, name: str) -> None:
     client.release_collection(name)
     client.drop_index(name, SPARSE)
@@ -142,6 +147,7 @@ DAMAGE = {
     "one-paper-deleted": (delete_one, ["rows: expected 150, found 149", "paper ids, 1 missing"]),
     "one-paper-added": (add_one, ["rows: expected 150, found 151", "paper ids, 1 extra", "added00001"]),
     "one-paper-replaced": (replace_one, ["content sha256"]),
+    "search-text-replaced": (spoil_a_search_text, ["search text of", "found other words"]),
     "bm25-index-dropped": (drop_the_bm25_index, ["index on sparse", "absent"]),
     "dense-index-dropped": (drop_the_dense_index, ["index on dense", "absent"]),
     "scalar-index-dropped": (drop_a_scalar_index, ["index on area", "absent"]),

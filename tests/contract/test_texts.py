@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from milvus_lite.analyzer.factory import create_analyzer
 
 from manifests.collection import ANALYZER
-from manifests.texts import collapsed, embed_text, normalise, query_text, search_text, text_sha256
+from manifests.texts import (
+    collapsed,
+    embed_text,
+    normalise,
+    query_text,
+    search_text,
+    search_text_bytes_max,
+    text_sha256,
+)
 
 HOSTILE_SECONDS_MAX = 0.5
 
@@ -419,3 +427,11 @@ def test_every_real_title_is_found_by_itself_in_plain_words(shared: Path) -> Non
             assert set(normalise(name).split()) <= words
         # Nothing of the markup is left as a word.
         assert not words & {"mathcal", "mathbb", "textbf", "textit", "texttt", "emph", "frac", "nbsp", "quot"}
+
+
+@given(st.text(), st.text(), st.lists(st.text()), st.lists(st.text()))
+@example("\ufdfa", "\ufdfa", ["\ufdfa"], ["&fflig;"])
+def test_no_search_text_is_longer_than_its_bound(title, abstract, keywords, authors):
+    text = search_text(title, abstract, keywords, authors)
+
+    assert len(text.encode()) <= search_text_bytes_max(title, abstract, keywords, authors)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from manifests.collection import FIELD, content_sha256, ids_sha256, paper_digest
 from manifests.errors import InputRefused
-from manifests.texts import embed_text, search_text, text_sha256
+from manifests.texts import embed_text, text_sha256
 from pipeline import corpus as module
 from pipeline.blocks import SCHEMA, tabulate_blocks
 from pipeline.corpus import FACTS, PAPERS, REJECTED, Corpus, read_corpus, tabulate
@@ -75,7 +75,6 @@ def test_a_record_becomes_a_row_with_its_texts_and_nothing_else(tmp_path: Path) 
             "oral": True,
             "forum_url": "https://example.org/forum?id=a",
             "pdf_url": "",
-            "search_text": search_text("Rényi  \\alpha", "One.\nTwo.", ["bandits"], ["Ada Lovelace", "José García"]),
             "text_sha256": text_sha256(embed_text("Rényi  \\alpha", "One.\nTwo.")),
         }
     ]
@@ -117,7 +116,6 @@ def test_a_title_alone_is_a_paper(tmp_path: Path) -> None:
         "oral": False,
         "forum_url": "",
         "pdf_url": "",
-        "search_text": search_text("Only a title", "", [], []),
     }
     assert expected.items() <= rows(corpus)[0].items()
     assert corpus.catalogue.without_abstract == 1
