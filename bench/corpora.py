@@ -22,11 +22,11 @@ from manifests.embedding.spec import Vectors
 from manifests.texts import search_text_of
 from pipeline.corpus import tabulate
 from pipeline.embedding_store import EmbeddingStore
-from pipeline.index import Target, index
+from pipeline.index import index
 from pipeline.progress import silent
 from pipeline.publish import draft
 from pipeline.snapshot import Provenance, Snapshot, write_snapshot
-from pipeline.work import LINK, switch_link
+from pipeline.work import LINK, Target, switch_link
 
 LISTS = ("iclr2026.jsonl.gz", "icml2026_workshops.jsonl.gz")
 PARQUET = "papers.parquet"

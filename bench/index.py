@@ -39,10 +39,11 @@ from manifests.embedding.local import local_spec
 from manifests.embedding.spec import Vectors
 from manifests.texts import search_text_of
 from pipeline.corpus import tabulate
-from pipeline.index import INSERT_ROWS, Target, index
+from pipeline.index import INSERT_ROWS, index
 from pipeline.progress import silent
 from pipeline.publish import draft
 from pipeline.snapshot import Provenance, write_snapshot
+from pipeline.work import Target
 
 RATIO_MAX = 1.2
 DIMENSION = 384

@@ -29,13 +29,13 @@ from manifests.texts import collapsed, query_text
 from pipeline.corpus import tabulate
 from pipeline.embed import Policy, embed
 from pipeline.embedding_store import EmbeddingStore
-from pipeline.index import Target, index
+from pipeline.index import index
 from pipeline.judged import Judged, read_judged
 from pipeline.known_items import KnownItem
 from pipeline.progress import Report
 from pipeline.publish import draft
 from pipeline.snapshot import Provenance, write_snapshot
-from pipeline.work import LINK, held, switch_link
+from pipeline.work import LINK, Target, held, switch_link
 
 LEGS = ("bm25", "dense", "hybrid")
 MEASURES = ("nDCG@10", "R@100", "RR@10")

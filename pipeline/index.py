@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 
@@ -31,7 +31,7 @@ from manifests.lite import LiteEngine, folder_digests, is_lite
 from manifests.milvus import Milvus
 from manifests.texts import search_text_of
 from pipeline.progress import Report
-from pipeline.work import BUILDING
+from pipeline.work import BUILDING, Target
 
 # A server takes at most 64 MB an insert; a row is some 8 kB.
 INSERT_ROWS = 1_000
@@ -39,14 +39,6 @@ INSERT_ROWS = 1_000
 ENGINE_PACKAGES = ("pymilvus", "milvus-lite", "faiss-cpu", "pyarrow", "numpy")
 
 ReadVectors = Callable[[Sequence[str]], Vectors]
-
-
-class Target(NamedTuple):
-    """Where the collection goes: a Lite path inside `work`, or a server."""
-
-    work: Path
-    uri: str
-    token: str | None
 
 
 def index(papers: Path, read_vectors: ReadVectors, manifest: Manifest, target: Target, report: Report) -> bool:

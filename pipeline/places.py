@@ -12,9 +12,8 @@ from typing import Self
 from manifests.lite import is_lite
 from pipeline.corpus import FACTS
 from pipeline.errors import UsageError
-from pipeline.index import Target
 from pipeline.snapshot import open_snapshot
-from pipeline.work import LINK
+from pipeline.work import LINK, Target
 
 APPLICATION = "icml-paper-search"
 

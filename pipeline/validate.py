@@ -18,9 +18,9 @@ from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import Difference, IndexRefused, InputRefused
 from manifests.gate import open_index
 from pipeline.corpus import PAPERS, read_corpus
-from pipeline.index import Target
 from pipeline.progress import Report
 from pipeline.snapshot import open_snapshot
+from pipeline.work import Target
 
 
 def validate(

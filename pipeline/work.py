@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from manifests.artifact import Artifact
 from manifests.errors import Difference, IndexRefused
@@ -25,6 +26,14 @@ from pipeline.errors import MachineRefused, WorkFolderHeld
 LINK = "milvus.db"
 LOCK = ".lock"
 BUILDING = ".building-"
+
+
+class Target(NamedTuple):
+    """Where the collection goes: a Lite path inside `work`, or a server."""
+
+    work: Path
+    uri: str
+    token: str | None
 
 
 @contextmanager

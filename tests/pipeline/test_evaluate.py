@@ -17,12 +17,12 @@ from manifests.hybrid import Hit
 from manifests.texts import query_text
 from pipeline.corpus import tabulate
 from pipeline.evaluate import find_known_items, measure, trec
-from pipeline.index import Target, index
+from pipeline.index import index
 from pipeline.known_items import known_items
 from pipeline.progress import silent
 from pipeline.publish import draft
 from pipeline.snapshot import open_snapshot
-from pipeline.work import LINK, switch_link
+from pipeline.work import LINK, Target, switch_link
 from tests.programs import REPOSITORY, SAMPLE, Build, run_pipeline
 
 JUDGED = REPOSITORY / "tests" / "golden" / "sample-judged"
