@@ -170,7 +170,7 @@ check_running() {
   local started ready_ms
   # The best of up to three: another program may hold the cores during one.
   for _ in 1 2 3; do
-    "${POD[@]}" rm -f -t 15 "$NAME" >/dev/null 2>&1
+    "${POD[@]}" rm -f -v -t 15 "$NAME" >/dev/null 2>&1
     started=$(now_ms)
     run "$NAME" "$IMAGE" -v "$NAME:/state"
     wait_ready "$NAME" || return 0
@@ -249,7 +249,7 @@ check_mounted() {
   run "$NAME-mounted" "$BARE" --tmpfs /state:rw,mode=1777 -v "$index:/srv/index:ro" -v "$manifest:/srv/manifest.json:ro"
   check "an image without an index serves a mounted one, read-only" wait_ready "$NAME-mounted"
   check "a search on the mounted index finds papers" search_answers
-  "${POD[@]}" rm -f -t 5 "$NAME-mounted" >/dev/null 2>&1
+  "${POD[@]}" rm -f -v -t 5 "$NAME-mounted" >/dev/null 2>&1
 }
 
 # refused WHAT CODE TEXT [podman arguments]: a container that exits by itself, with TEXT in its log.
@@ -261,7 +261,7 @@ refused() {
   local found
   found=$(timeout 60 "${POD[@]}" wait "$name" || echo "still running")
   "${POD[@]}" logs "$name" > "$WORK/refused.log" 2>&1
-  "${POD[@]}" rm -f -t 2 "$name" >/dev/null 2>&1
+  "${POD[@]}" rm -f -v -t 2 "$name" >/dev/null 2>&1
   check "$what: exit code $code" test "$found" = "$code"
   check "$what: the log names it" grep -q -- "$text" "$WORK/refused.log"
   say "$(tail -2 "$WORK/refused.log" | cut -c1-300)"
@@ -323,7 +323,7 @@ wait_ready() {
 }
 
 clean_up() {
-  "${POD[@]}" rm -f -t 2 "$NAME" "$NAME-mounted" "$NAME-refused" >/dev/null 2>&1 || true
+  "${POD[@]}" rm -f -v -t 2 "$NAME" "$NAME-mounted" "$NAME-refused" >/dev/null 2>&1 || true
   "${POD[@]}" volume rm -f "$NAME" >/dev/null 2>&1 || true
 }
 

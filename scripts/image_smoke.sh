@@ -7,7 +7,7 @@ image=${1:?image}
 engine=${ENGINE:-docker}
 port=${PORT:-18000}
 name=papers-smoke-$$
-trap '$engine rm -f "$name" >/dev/null 2>&1; $engine volume rm -f "$name" >/dev/null 2>&1' EXIT
+trap '$engine rm -f -v "$name" >/dev/null 2>&1; $engine volume rm -f "$name" >/dev/null 2>&1' EXIT
 
 $engine run -d --name "$name" -p "127.0.0.1:$port:8000" --read-only \
   --tmpfs /tmp:rw,noexec,nosuid,nodev,size=256m,mode=1777 --cap-drop ALL --security-opt no-new-privileges \
