@@ -57,7 +57,7 @@ class BadRecord(NamedTuple):
 
 
 def read_record(line: bytes, unknown: Counter[str]) -> Paper | BadRecord:
-    """The paper of one line, with its search text and the sha256 of its embed text.
+    """The paper of one line, with the sha256 of its embed text.
 
     Keys outside the table are counted in `unknown` and left out.
     """
@@ -120,14 +120,14 @@ def _paper(record: dict[str, Any]) -> Paper | BadRecord:
         else:
             paper[field.name] = absent
     if not faults:
-        faults = _add_texts(paper)
+        faults = _add_text_key(paper)
     if faults:
         paper_id = record.get("id")
         return BadRecord(paper_id if isinstance(paper_id, str) else None, faults)
     return paper
 
 
-def _add_texts(paper: Paper) -> list[Fault]:
+def _add_text_key(paper: Paper) -> list[Fault]:
     sources = (paper["title"], paper["abstract"], paper["keywords"], paper["authors"])
     # The search text is made by the index stage; here it is only measured, and only where it might be over its limit.
     if search_text_bytes_max(*sources) > FIELD[SEARCH_TEXT].bytes_max:
