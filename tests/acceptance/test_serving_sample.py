@@ -246,7 +246,7 @@ async def test_no_query_session_id_or_address_is_kept_anywhere(sample_build, tmp
 
 async def test_thousands_of_handshakes_that_nobody_closes_hold_nothing(sample_build, tmp_path):
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
-    with serving(sample_build, tmp_path, "--log-level", "warning") as served:
+    with serving(sample_build, tmp_path) as served:
         async with httpx2.AsyncClient(timeout=60, headers=HEADERS) as http:
 
             async def handshakes(times: int) -> None:
