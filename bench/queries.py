@@ -2,7 +2,7 @@
 
     python -m bench.queries [--snapshot ../shared/data/snapshots/icml2026] [--store DIR] [--papers 50000] [--out FILE]
 
-The same fixed queries, papers, vectors and window of 100 for all; every query is asked of each in turn, so that
+The same fixed queries, papers, vectors and window of 100 for all; they take turns of ten queries, so that
 whatever else the machine does falls on all alike. `--store` has the vectors of the snapshot; without it, and for the
 large corpus, vectors are deterministic and random. Prints one table in Markdown; `--out` writes it too.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import itertools
 import os
 import platform
 import shutil
@@ -32,6 +33,8 @@ from pipeline.snapshot import open_snapshot
 QUERIES = Path(__file__).with_name("queries.txt")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 CLIENTS = (1, 8, 64)
+# Queries one program answers in a row before the next one's turn, as a program in use would.
+BLOCK = 10
 NAMES = {
     "http": "`search_papers` over HTTP",
     "bare": "bare pymilvus `hybrid_search`, in process",
@@ -77,9 +80,9 @@ def measured(laid: Laid, queries: Sequence[str], rounds: int, engines: int, seco
                 program.ask_number(number, queries)
         before = {name: program.cpu_s() for name, program in programs.items()}
         taken: dict[str, list[float]] = {name: [] for name in programs}
-        for _ in range(rounds):
-            for number in range(len(queries)):
-                for name, program in programs.items():
+        for _, first in itertools.product(range(rounds), range(0, len(queries), BLOCK)):
+            for name, program in programs.items():
+                for number in range(first, min(first + BLOCK, len(queries))):
                     taken[name].append(program.ask_number(number, queries))
         rows = []
         for name, program in programs.items():

@@ -24,6 +24,7 @@ from bench.corpora import Laid
 
 READY_WITHIN_S = 600.0
 STOP_WITHIN_S = 60.0
+IDLE_MAX_S = 5.0
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 
 
@@ -112,6 +113,7 @@ class Client:
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         self._numbers = itertools.count(1)
+        self._used = time.monotonic()
 
     def search(self, query: str) -> str:
         """The text of the answer; RuntimeError when it is an error."""
@@ -121,6 +123,9 @@ class Client:
             "method": "tools/call",
             "params": {"name": "search_papers", "arguments": {"query": query}},
         }
+        if time.monotonic() - self._used > IDLE_MAX_S:
+            self._connection.close()  # the server ends idle connections; the next request opens another
+        self._used = time.monotonic()
         self._connection.request("POST", "/mcp", json.dumps(call), HEADERS)
         answer = json.loads(self._connection.getresponse().read())
         if "error" in answer or answer["result"].get("isError"):
