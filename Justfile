@@ -37,6 +37,7 @@ bench *options: (install "bench")
     {{ python }} -m bench.queries {{ options }}
     {{ python }} -m bench.load
     {{ python }} -m bench.index
+    {{ python }} -m bench.rebuild
 
 # One self-contained HTML page about a build: builds/NAME/report.html
 report name="sample" *options: (install "bench")
