@@ -40,7 +40,7 @@ def build_filter(catalogue: Catalogue, *, area: str | None, paper_type: str | No
     if area is not None:
         areas = resolve_area(catalogue.areas, area)
         wanted["area"] = list(areas)
-        words.append(f'area "{areas[0]}"' if len(areas) == 1 else f'area "{_parent(areas)}" ({len(areas)} areas)')
+        words.append(_area_words(areas))
     if paper_type is not None:
         types = resolve_paper_type(catalogue.paper_types, paper_type)
         wanted["paper_type"] = list(types)
@@ -110,8 +110,11 @@ def _clause(name: str, values: list[Any]) -> str:
             return f"{name} == {json.dumps(values[0])}"
 
 
-def _parent(areas: list[str]) -> str:
-    return areas[0].partition(AREA_SEPARATOR)[0]
+def _area_words(areas: list[str]) -> str:
+    # Two spellings of one name, as a source may hold, are still that one name.
+    if len({folded(area) for area in areas}) == 1:
+        return f'area "{areas[0]}"'
+    return f'area "{areas[0].partition(AREA_SEPARATOR)[0]}" ({len(areas)} areas)'
 
 
 def _unknown(code: ErrorCode, argument: str, names: list[str], key: str) -> ToolFailure:

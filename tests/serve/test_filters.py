@@ -83,6 +83,15 @@ def test_all_filters_are_one_conjunction():
     assert build_filter(CATALOGUE, area=None, paper_type=None, spotlight_only=False) == ("", [])
 
 
+def test_two_spellings_of_one_area_are_one_name():
+    catalogue = CATALOGUE.model_copy(update={"areas": {"Deep Learning->X": 1, "deep_learning->x": 2}})
+
+    assert build_filter(catalogue, area="deep learning->X", paper_type=None, spotlight_only=False) == (
+        'area in ["Deep Learning->X", "deep_learning->x"]',
+        ['area "Deep Learning->X"'],
+    )
+
+
 def test_a_field_of_several_texts_needs_no_new_code():
     assert expression({"keywords": ["ü", 'a"b']}) == 'array_contains_any(keywords, ["ü", "a\\"b"])'
 
