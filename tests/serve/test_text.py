@@ -178,7 +178,7 @@ def test_areas_are_listed_with_counts_and_bounded():
 
 
 def test_session_texts_carry_a_clean_label_and_times_in_utc():
-    session = Session(1, "my\u202e topic", 5, 1_800_000_000, 1_800_003_600, 3, 30)
+    session = Session(1, "my\u202e topic", 5, "", 1_800_000_000, 1_800_003_600, 3, 30)
 
     status = text.session_status(session, LIMITS, 1_800_003_660)
     assert status == (
@@ -191,7 +191,7 @@ def test_session_texts_carry_a_clean_label_and_times_in_utc():
 
 
 def test_session_papers_are_bounded():
-    session = Session(1, "", None, 0, 0, 3, 900)
+    session = Session(1, "", None, "", 0, 0, 3, 900)
     titles = [(f"paper{number:03}", "title " * 20) for number in range(200)]
 
     listed = text.session_papers("Status.", session, titles, chars_max=4_000)

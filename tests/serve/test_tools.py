@@ -10,7 +10,7 @@ import pytest
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from manifests.texts import normalise
+from manifests.texts import query_text
 from serve.tools import TOOLS, Caller, build_server
 from tests.serve.standin import shown_ids
 
@@ -237,7 +237,7 @@ async def test_text_that_looks_like_something_else_stays_text(client, bench, que
     result = await client.call_tool("search_papers", {"query": query})
 
     assert not result.is_error
-    assert bench.index.asked[-1][1] == normalise(query)
+    assert bench.index.asked[-1][1] == query_text(query)
 
 
 async def test_null_means_unset_for_every_nullable(client):
