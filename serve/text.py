@@ -5,6 +5,7 @@ Nothing here searches or stores. Text of papers, labels and arguments goes throu
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,8 @@ _INVISIBLE = re.compile(
 # What an id that nobody knows is stripped of before it is repeated: it is the caller's text, not ours.
 _UNLIKE_AN_ID = re.compile(r"[^\w.:~?=&/#%+-]")
 _DROPPED = frozenset({"Cc", "Cf", "Cs", "Co"})
+# All that can be one of these; an abstract with a single dash must not have each of its letters looked up.
+_UNUSUAL = re.compile(r"[^\x20-\x7e]")
 
 
 class Heading(NamedTuple):
@@ -54,8 +57,13 @@ def clean(text: str) -> str:
     spaced = " ".join(text.split())
     if spaced.isascii() and spaced.isprintable():
         return spaced
-    kept = "".join(char for char in _INVISIBLE.sub("", spaced) if unicodedata.category(char) not in _DROPPED)
-    return " ".join(kept.split())
+    return " ".join(_UNUSUAL.sub(lambda found: _shown(found[0]), spaced).split())
+
+
+@functools.lru_cache(maxsize=4_096)
+def _shown(character: str) -> str:
+    dropped = unicodedata.category(character) in _DROPPED or _INVISIBLE.fullmatch(character)
+    return "" if dropped else character
 
 
 def bounded(text: str, chars_max: int) -> str:
