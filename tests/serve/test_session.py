@@ -57,20 +57,31 @@ def test_recorded_papers_are_left_out(sessions):
     assert page(sessions, session_id, 3).papers == ["p0", "p2", "p5"]
 
 
-def test_parallel_searches_of_one_session_never_return_a_paper_twice(state, clock):
-    sessions = Sessions(state, SessionLimits(3_600, 5, 1_000, 5_000), clock, "digest-one")
+def test_parallel_searches_of_one_session_never_return_a_paper_twice(state, clock, tmp_path):
+    # Two connections, as of two processes: only an immediate transaction lets their reads and writes take turns.
+    other_state = open_state(tmp_path / "serve.db", key=None)
+    limits = SessionLimits(3_600, 5, 1_000, 5_000)
+    both = [Sessions(state, limits, clock, "digest-one"), Sessions(other_state, limits, clock, "digest-one")]
     ranking = [f"p{number}" for number in range(500)]
-    session_id = sessions.open("", None)
+    session_id = both[0].open("", None)
     got: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: got.extend(sessions.page(session_id, ranking, all_fit, 5).papers))
-        for _ in range(40)
-    ]
+    refused: list[ToolFailure] = []
+
+    def survey(sessions: Sessions) -> None:
+        try:
+            for _ in range(5):
+                got.extend(sessions.page(session_id, ranking, all_fit, 5).papers)
+        except ToolFailure as failure:
+            refused.append(failure)
+
+    threads = [threading.Thread(target=survey, args=(sessions,)) for sessions in both * 4]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    other_state.close()
 
+    assert refused == []
     assert sorted(got) == sorted(ranking[:200])
 
 
