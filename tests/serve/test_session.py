@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -67,10 +68,14 @@ def test_parallel_searches_of_one_session_never_return_a_paper_twice(state, cloc
     got: list[str] = []
     refused: list[ToolFailure] = []
 
+    def slowly(papers: list[str]) -> int:
+        time.sleep(0.005)
+        return len(papers)
+
     def survey(sessions: Sessions) -> None:
         try:
             for _ in range(5):
-                got.extend(sessions.page(session_id, ranking, all_fit, 5).papers)
+                got.extend(sessions.page(session_id, ranking, slowly, 5).papers)
         except ToolFailure as failure:
             refused.append(failure)
 
