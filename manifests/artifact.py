@@ -48,7 +48,7 @@ class Artifact(BaseModel):
             return cls()
         try:
             return cls.model_validate(json.loads(path.read_bytes()))
-        except (ValueError, ValidationError) as error:
+        except (ValueError, RecursionError, ValidationError) as error:
             found = str(error).splitlines()[0]
             raise IndexRefused(
                 f"index {folder}", [Difference(NAME, "what the build wrote; build again to restore it", found)]

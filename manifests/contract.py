@@ -156,16 +156,17 @@ def read_manifest(path: Path) -> Manifest:
     subject = f"manifest {path}"
     try:
         found = json.loads(path.read_bytes().decode(), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        canonical_json(found)  # lone surrogates are no text: refused here, not when they are printed
     except OSError as error:
         raise IndexRefused(
             subject,
             [Difference("file", "a readable manifest; build one with `just build-index`", str(error.strerror))],
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise IndexRefused(
             subject, [Difference("content", "one strict JSON object; restore it or build again", str(error))]
         ) from error
-    if isinstance(found, dict) and found.get("format") != FORMAT:
+    if isinstance(found, dict) and (type(found.get("format")) is not int or found["format"] != FORMAT):
         raise IndexRefused(
             subject,
             [Difference("format", f"{FORMAT}; build again with this version", repr(found.get("format")))],
@@ -176,7 +177,7 @@ def read_manifest(path: Path) -> Manifest:
         raise IndexRefused(
             subject,
             [
-                Difference(".".join(map(str, problem["loc"])) or "content", problem["msg"], _shown(problem["input"]))
+                Difference(".".join(map(str, problem["loc"])) or "content", *_expected_and_found(dict(problem)))
                 for problem in error.errors()
             ],
         ) from error
@@ -205,6 +206,17 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _expected_and_found(problem: dict[str, Any]) -> tuple[str, str]:
+    """One fault of the schema in words."""
+    match problem["type"]:
+        case "extra_forbidden":
+            return "no such key", _shown(problem["input"])
+        case "missing":
+            return "the key", "no such key"
+        case _:
+            return str(problem["msg"]), _shown(problem["input"])
 
 
 def _shown(value: Any) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -31,7 +32,7 @@ from manifests.collection import (
     ids_sha256,
     paper_digest,
 )
-from manifests.contract import CollectionFacts, Manifest, TextVersions, canonical_json
+from manifests.contract import Catalogue, CollectionFacts, Manifest, TextVersions, canonical_json
 from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.errors import Difference, IndexRefused, MilvusError
 from manifests.hybrid import Hit, hybrid, lexical
@@ -54,6 +55,8 @@ _CANARY_TOKENS = 32
 _TIMEOUT_S = 60.0
 
 Paper = Mapping[str, Any]
+# paper_digest by paper id
+CorpusDigests = Callable[[], Mapping[str, bytes]]
 R = TypeVar("R")
 
 
@@ -109,7 +112,7 @@ def open_index(
     token: str | None = None,
     engines: int = 1,
     wait_s: float = 0.0,
-    corpus_ids: Callable[[], Iterable[str]] | None = None,
+    corpus_digests: CorpusDigests | None = None,
 ) -> Index:
     """Open the manifest's collection at `milvus_uri` and compare everything.
 
@@ -117,7 +120,7 @@ def open_index(
         query_spec: of the embedder that will embed queries.
         engines: child engines for Lite, each with its own links; a server needs one connection.
         wait_s: how long to wait for a server that is not up yet.
-        corpus_ids: the ids of `papers.parquet` where it is at hand, to name the papers that differ.
+        corpus_digests: of `papers.parquet` where it is at hand, to name the papers that differ.
 
     Raises:
         IndexRefused: with every difference found.
@@ -134,7 +137,7 @@ def open_index(
             connections = _open_lite(folder, max(1, engines), opened)
         else:
             connections = [opened.enter_context(_open_server(milvus_uri, token, wait_s))]
-        papers, canary = _verified(manifest, connections[0], subject, corpus_ids)
+        papers, canary = _verified(manifest, connections[0], subject, corpus_digests)
         with ThreadPoolExecutor(
             len(connections)
         ) as pool:  # also builds each engine's BM25 index, before any user waits
@@ -164,14 +167,18 @@ def lite_file_differences(folder: Path, collection: str) -> list[Difference]:
     if built is None:
         known = ", ".join(sorted(Artifact.read(folder.parent).collections)) or "none"
         return [Difference(f"{ARTIFACT} in {folder.parent}", f"digests of {collection}", f"digests of {known}")]
-    return file_differences(built.files, folder_digests(folder, Path(f"{collection}.db")))
+    found = folder_digests(folder, Path(f"{collection}.db"))
+    segments = sum("/data/" in name for name in found)
+    one_segment = _part_differences("segments, for BM25 statistics over all papers", "1", str(segments))
+    return file_differences(built.files, found) + one_segment
 
 
 def _spec_differences(manifest: Manifest, query_spec: EmbeddingSpec) -> list[Difference]:
     """Whether this version of the code would build and query the same index."""
+    checks = _part_differences("checks", ", ".join(CHECKS), ", ".join(manifest.checks))
     texts = TextVersions(search=SEARCH_TEXT_VERSION, embed=EMBED_TEXT_VERSION)
     expected = collection_facts(manifest.corpus.content_sha256, manifest.texts, manifest.embedding)
-    found = _part_differences("collection name", expected.name, manifest.collection.name)
+    found = checks + _part_differences("collection name", expected.name, manifest.collection.name)
     found += _part_differences("text versions", str(manifest.texts), str(texts))
     found += _collection_differences(expected, manifest.collection, "manifest ")
     pinned, queried = manifest.embedding.model_dump(), query_spec.model_dump()
@@ -227,7 +234,7 @@ def _open_server(uri: str, token: str | None, wait_s: float) -> Milvus:
 
 
 def _verified(
-    manifest: Manifest, milvus: Milvus, subject: str, corpus_ids: Callable[[], Iterable[str]] | None
+    manifest: Manifest, milvus: Milvus, subject: str, corpus_digests: CorpusDigests | None
 ) -> tuple[dict[str, Paper], Paper]:
     """The stored papers, after schema, rows, ids and content were compared; and one paper to ask for."""
     name = manifest.collection.name
@@ -237,18 +244,20 @@ def _verified(
         raise IndexRefused(subject, differing)
     milvus.load(name, _TIMEOUT_S)
     papers: dict[str, Paper] = {}
-    digests: list[tuple[str, bytes]] = []
+    digests: dict[str, bytes] = {}
+    rows = 0
     canary: Paper | None = None
     searched_wrongly: list[Difference] = []
     for row in milvus.rows(name, [field.name for field in FIELDS]):
-        digests.append((row[KEY], paper_digest(row)))
+        rows += 1
+        digests[row[KEY]] = paper_digest(row)
         if canary is None or (row[SEARCH_TEXT] and not canary[SEARCH_TEXT]):
             canary = dict(row)
         papers[row[KEY]] = {field.name: row[field.name] for field in RECORD_FIELDS}
         searched_wrongly += _part_differences(f"search text of {row[KEY]}", search_text_of(row), row[SEARCH_TEXT])
-    differing = _part_differences("rows", str(manifest.corpus.rows), str(len(digests)))
-    differing += _id_differences(manifest, papers, corpus_ids)
-    differing += _part_differences("content sha256", manifest.corpus.content_sha256, content_sha256(digests))
+    differing = _part_differences("rows", str(manifest.corpus.rows), str(rows))
+    differing += _content_differences(manifest, digests, corpus_digests)
+    differing += _catalogue_differences(manifest.catalogue, papers.values())
     if len(searched_wrongly) > IDS_NAMED_MAX:
         rest = len(searched_wrongly) - IDS_NAMED_MAX
         searched_wrongly[IDS_NAMED_MAX:] = [Difference(f"search text of {rest} more papers", "as made here", "others")]
@@ -259,20 +268,47 @@ def _verified(
     return papers, canary
 
 
-def _id_differences(
-    manifest: Manifest, papers: Mapping[str, Paper], corpus_ids: Callable[[], Iterable[str]] | None
+def _content_differences(
+    manifest: Manifest, digests: Mapping[str, bytes], corpus_digests: CorpusDigests | None
 ) -> list[Difference]:
-    found = ids_sha256(papers)
-    if found == manifest.corpus.ids_sha256:
-        return []
-    differing = [Difference("paper ids sha256", manifest.corpus.ids_sha256, found)]
-    if corpus_ids is not None and ids_sha256(expected := set(corpus_ids())) == manifest.corpus.ids_sha256:
-        missing, extra = sorted(expected - papers.keys()), sorted(papers.keys() - expected)
-        if missing:
-            differing.append(Difference(f"paper ids, {len(missing)} missing", _named(missing), "not in the collection"))
-        if extra:
-            differing.append(Difference(f"paper ids, {len(extra)} extra", "not in the corpus", _named(extra)))
+    """Ids and content; with the corpus at hand also which papers."""
+    pinned = manifest.corpus
+    differing = _part_differences("paper ids sha256", pinned.ids_sha256, ids_sha256(digests))
+    differing += _part_differences("content sha256", pinned.content_sha256, content_sha256(digests.items()))
+    if not differing or corpus_digests is None:
+        return differing
+    expected = corpus_digests()
+    if content_sha256(expected.items()) != pinned.content_sha256:
+        return differing  # the corpus is another one; validate names that by itself
+    missing, extra = sorted(expected.keys() - digests.keys()), sorted(digests.keys() - expected.keys())
+    changed = sorted(key for key in expected.keys() & digests.keys() if expected[key] != digests[key])
+    if missing:
+        differing.append(Difference(f"paper ids, {len(missing)} missing", _named(missing), "not in the collection"))
+    if extra:
+        differing.append(Difference(f"paper ids, {len(extra)} extra", "not in the corpus", _named(extra)))
+    if changed:
+        differing.append(Difference(f"papers, {len(changed)} changed", "as in the corpus", _named(changed)))
     return differing
+
+
+def _catalogue_differences(catalogue: Catalogue, papers: Iterable[Paper]) -> list[Difference]:
+    """What can be asked for, counted again over the stored papers."""
+    areas: Counter[str] = Counter()
+    types: Counter[str] = Counter()
+    spotlight = oral = plain = 0
+    for paper in papers:
+        areas[paper["area"]] += 1
+        types[paper["paper_type"]] += 1
+        spotlight += paper["spotlight"]
+        oral += paper["oral"]
+        plain += not paper["abstract"]
+    found = {"areas": areas, "paper_types": types, "spotlight": spotlight, "oral": oral, "without_abstract": plain}
+    pinned = catalogue.model_dump()
+    return [
+        Difference(f"catalogue {what}", str(pinned[what]), str(found[what]))
+        for what in pinned
+        if pinned[what] != found[what]
+    ]
 
 
 def _named(paper_ids: list[str]) -> str:

@@ -84,6 +84,8 @@ class Milvus:
             self._client = MilvusClient(uri, token=token or "", timeout=timeout_s)
         except MilvusException as error:
             raise _ours(error, uri, error.message or f"code {error.code}") from error
+        except ValueError as error:  # such as a port out of range
+            raise _ours(error, uri, str(error)) from error
         except grpc.RpcError as error:
             raise _ours(error, uri, _grpc_cause(error)) from error
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from manifests import VERSION
 from manifests.contract import read_manifest
-from manifests.errors import ContractError, Difference
+from manifests.errors import ContractError, Difference, InputRefused
 from pipeline.arguments import parser
 from pipeline.console import Console
 from pipeline.embed import Policy
@@ -185,6 +185,8 @@ def _store(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.store_upkeep import prune, stats, verify
 
     folder = args.store or state_home(environment) / "vectors"
+    if args.store is not None and not folder.is_dir():
+        raise InputRefused(f"--store {folder}: no such folder; a build makes one")
     with Console().stage(f"store {args.action}") as report:
         if args.action == "verify":
             damages = verify(folder, report)
@@ -251,8 +253,8 @@ def _machine_refusal(error: OSError) -> MachineRefused | None:
         return MachineRefused(
             f"the disk is full{where}; nothing that was finished is lost. Free space and run the same command"
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return MachineRefused(f"{error.strerror}{where}; choose a folder that may be written")
+    if error.errno is not None and error.filename:
+        return MachineRefused(f"{error.strerror}{where}; correct that path or its permissions, or choose another")
     return None
 
 

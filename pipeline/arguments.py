@@ -69,6 +69,13 @@ def parser(version: str) -> argparse.ArgumentParser:
     return top
 
 
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
 def _command(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str
 ) -> argparse.ArgumentParser:
@@ -110,7 +117,7 @@ def _provider(sub: argparse.ArgumentParser) -> None:
 
 
 def _embedding(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--budget-tokens", type=int, help="stop, resumably, before this many tokens are spent")
+    sub.add_argument("--budget-tokens", type=_positive, help="stop, resumably, before this many tokens are spent")
 
 
 def _fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -34,7 +34,7 @@ def missing_texts(papers: Path, missing: set[str]) -> Iterator[tuple[str, str]]:
     Raises:
         InputRefused: the file was made by another version of the embed text.
     """
-    corpus = pl.scan_parquet(papers).select(KEY, "title", "abstract")
+    corpus = pl.scan_parquet(papers, glob=False).select(KEY, "title", "abstract")
     offset = 0
     while missing and len(rows := corpus.slice(offset, _ROWS_READ).collect()):
         offset += len(rows)

@@ -92,7 +92,9 @@ def publish(
     with meter.stage("index"), console.stage("index") as report:
         index(corpus.path, store.vectors, manifest, target, report)
     with meter.stage("validate"), console.stage("validate"):
-        open_index(manifest, target.uri, query_spec=store.spec, token=target.token, corpus_ids=corpus.paper_ids).close()
+        open_index(
+            manifest, target.uri, query_spec=store.spec, token=target.token, corpus_digests=corpus.digests
+        ).close()
     with meter.stage("publish"), console.stage("publish"):
         store.reference(places.manifest, manifest.digest, corpus.text_sha256s())
         if is_lite(target.uri):

@@ -19,7 +19,7 @@ class Console:
     """Progress of one command on standard error."""
 
     def __init__(self) -> None:
-        self._rich = RichConsole(stderr=True, highlight=False)
+        self._rich = RichConsole(stderr=True, highlight=False, markup=False)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Report]:

@@ -21,7 +21,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from manifests.collection import FIELDS, KEY
+from manifests.collection import FIELDS, KEY, paper_digest
 from manifests.contract import Catalogue, CorpusFacts, Counts, SnapshotFacts, TextVersions, canonical_json
 from manifests.errors import InputRefused
 from manifests.files import file_sha256, sync_folder, write_atomically
@@ -79,6 +79,10 @@ class Corpus:
     def scan(self) -> pl.LazyFrame:
         """The papers in snapshot order."""
         return pl.scan_parquet(self.path, schema=SCHEMA, glob=False)
+
+    def digests(self) -> dict[str, bytes]:
+        """`paper_digest` of every paper by its id."""
+        return {row[KEY]: paper_digest(row) for row in self.scan().collect().iter_rows(named=True)}
 
     def paper_ids(self) -> list[str]:
         """Every paper's id, in snapshot order."""
@@ -157,7 +161,7 @@ def _read(work: Path) -> _CorpusFile:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputRefused(f"{path}: {where}: {first['msg']}; written by another version, {again}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputRefused(f"{path} is not one UTF-8 JSON object ({error}); {again}") from error
     if found != content.parquet_sha256:
         raise InputRefused(

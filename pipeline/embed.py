@@ -70,7 +70,7 @@ def embed(
         InputRefused: papers.parquet was made by another version of the embed text.
         MachineRefused: there is no room for the vectors; nothing was sent.
     """
-    keys = pl.read_parquet(papers, columns=[KEY])[KEY]
+    keys = pl.read_parquet(papers, columns=[KEY], glob=False)[KEY]
     missing = store.missing(keys)
     if missing:
         _require_room(store, len(missing))
@@ -232,7 +232,9 @@ class _Run:
 
     def _refusals(self, papers: Path) -> str:
         """The refused texts by paper id, with the provider's words."""
-        rows = pl.scan_parquet(papers).select("paper_id", KEY).filter(pl.col(KEY).is_in(list(self._refused)))
+        rows = (
+            pl.scan_parquet(papers, glob=False).select("paper_id", KEY).filter(pl.col(KEY).is_in(list(self._refused)))
+        )
         named = [f"{paper_id} ({self._refused[key]})" for paper_id, key in rows.collect().iter_rows()]
         more = f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
         return (

@@ -59,6 +59,8 @@ def open_embedder(args: argparse.Namespace, environment: Mapping[str, str], ledg
             "--provider dashscope needs the account's quotas: --requests-per-minute and --tokens-per-minute, or "
             f"{' and '.join(QUOTA_VARIABLES)}; the provider's console shows them"
         )
+    if not 0 <= args.query_reserve < 1:
+        raise UsageError(f"--query-reserve {args.query_reserve}: expected a share from 0 to below 1")
     base_url = environment.get(BASE_URL_VARIABLE) or BASE_URL
     limits = Limits(requests, tokens, args.query_reserve)
     return DashScopeEmbedder(

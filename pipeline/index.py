@@ -8,7 +8,9 @@ Resumes  a complete collection of the same name is kept, an unfinished one is bu
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
+import os
 import shutil
 import tempfile
 import time
@@ -30,11 +32,14 @@ from manifests.gate import lite_file_differences, open_index
 from manifests.lite import LiteEngine, folder_digests, is_lite
 from manifests.milvus import Milvus
 from manifests.texts import search_text_of
+from pipeline.errors import MachineRefused
 from pipeline.progress import Report
 from pipeline.work import BUILDING, Target
 
 # A server takes at most 64 MB an insert; a row is some 8 kB.
 INSERT_ROWS = 1_000
+# All that the engine says of a full disk comes as text.
+NO_SPACE = os.strerror(errno.ENOSPC)
 # Whose version can change the bytes of a Lite folder.
 ENGINE_PACKAGES = ("pymilvus", "milvus-lite", "faiss-cpu", "pyarrow", "numpy")
 
@@ -67,6 +72,12 @@ def _index_lite(papers: Path, read_vectors: ReadVectors, manifest: Manifest, wor
         try:
             with Milvus(engine.wait_ready().uri) as milvus:
                 _fill(milvus, papers, read_vectors, manifest, report)
+        except MilvusError as error:
+            if NO_SPACE not in str(error):
+                raise
+            raise MachineRefused(
+                f"the disk of {work} is full; the texts and vectors are kept. Free space and run the same command"
+            ) from error
         finally:
             engine.close()
     _require_one_segment(building)
@@ -108,7 +119,7 @@ def _fill(milvus: Milvus, papers: Path, read_vectors: ReadVectors, manifest: Man
 
 def _batches(papers: Path, read_vectors: ReadVectors) -> Iterator[list[dict[str, Any]]]:
     """Rows as Milvus takes them, in the byte order of the ids."""
-    for batch in pl.read_parquet(papers).sort(KEY).iter_slices(INSERT_ROWS):
+    for batch in pl.read_parquet(papers, glob=False).sort(KEY).iter_slices(INSERT_ROWS):
         vectors = read_vectors(batch["text_sha256"].to_list())
         fields = batch.select(field.name for field in RECORD_FIELDS).iter_rows(named=True)
         yield [

@@ -72,7 +72,10 @@ class Places:
 
 def state_home(environment: Mapping[str, str]) -> Path:
     """What all builds and servers of this machine share (XDG Base Directory Specification)."""
-    return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / APPLICATION
+    try:
+        return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / APPLICATION
+    except RuntimeError as error:
+        raise UsageError(f"{error}; set XDG_STATE_HOME, or give --store and --ledger") from error
 
 
 def require_own_link(places: Places) -> None:
@@ -82,6 +85,13 @@ def require_own_link(places: Places) -> None:
         UsageError: `--milvus-uri` names such a path.
     """
     uri, link = places.target.uri, places.work / LINK
+    if link.exists() and not link.is_symlink():
+        raise UsageError(
+            f"{link} is no link but a folder of its own, as a copy that followed links makes it; move it away: a build "
+            "lets that name lead to its collection"
+        )
+    if places.manifest.is_dir() or places.manifest.parent.is_file():
+        raise UsageError(f"--manifest {places.manifest} cannot be written as a file; give another path")
     if is_lite(uri) and Path(uri).absolute() != link.absolute():
         raise UsageError(
             f"--milvus-uri {uri} is a Lite path outside the work folder: a build writes {link}; leave the flag out, "

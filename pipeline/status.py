@@ -11,6 +11,7 @@ from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import IndexRefused, InputRefused
 from pipeline.corpus import read_corpus
 from pipeline.embedding_store import EmbeddingStore
+from pipeline.errors import StoreDamaged
 from pipeline.work import BUILDING, LINK, holder
 
 
@@ -36,13 +37,15 @@ def _corpus(work: Path) -> int | str | None:
         return str(refusal) if work.is_dir() and any(work.iterdir()) else None
 
 
-def _vectors(work: Path, folder: Path, spec: EmbeddingSpec) -> dict[str, int] | None:
+def _vectors(work: Path, folder: Path, spec: EmbeddingSpec) -> dict[str, int] | str | None:
     try:
-        wanted = read_corpus(work).text_sha256s()
+        wanted = set(read_corpus(work).text_sha256s())
+        missing = len(EmbeddingStore(folder, spec, create=False).missing(wanted))
     except InputRefused:
         return None
-    missing = len(EmbeddingStore(folder, spec).missing(wanted))
-    return {"stored": len(wanted) - missing, "missing": missing}
+    except StoreDamaged as damage:
+        return str(damage)
+    return {"texts": len(wanted), "stored": len(wanted) - missing}
 
 
 def _manifest(path: Path) -> str | None:

@@ -245,7 +245,7 @@ def _needed(folder: Path) -> tuple[set[str], list[str], list[Path]]:
 
 def _reference(path: Path) -> pl.DataFrame:
     try:
-        frame = pl.read_parquet(path)
+        frame = pl.read_parquet(path, glob=False)
         if frame.columns == ["path", "digest", KEY] and len(frame):
             return frame
     except (OSError, pl.exceptions.PolarsError) as error:

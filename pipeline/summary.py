@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from shlex import quote
+
 from rich.console import Console
 from rich.table import Table
 
@@ -11,7 +14,7 @@ from pipeline.places import Places
 
 def say_built(built: Built, places: Places) -> None:
     """Print them to standard error."""
-    console = Console(stderr=True, highlight=False)
+    console = Console(stderr=True, highlight=False, markup=False)
     manifest, counts = built.manifest, built.manifest.snapshot.counts
     if built.vectors is None:
         console.print(
@@ -34,6 +37,13 @@ def say_built(built: Built, places: Places) -> None:
         f"rejected  {rejected}",
         f"index     {places.target.uri} ({manifest.collection.name})",
         f"manifest  {built.path} (digest {manifest.digest[:12]})",
-        f'next      just validate {name} · just search "QUERY" {name} · just serve {name}',
+        f"next      {_next(name, built, places)}",
     ):
         console.print(line, soft_wrap=True)
+
+
+def _next(name: str, built: Built, places: Places) -> str:
+    if places.work == Path("builds") / name and built.path == Path("manifests") / f"{name}.json":
+        return f'just validate {name} · just search "QUERY" {name} · just serve {name}'
+    where = f"--manifest {quote(str(built.path))} --milvus-uri {quote(places.target.uri)}"
+    return f'python -m serve search "QUERY" {where} · python -m serve {where}'

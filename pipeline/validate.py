@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from manifests.collection import KEY, RECORD_FIELDS, content_sha256, ids_sha256, paper_digest
-from manifests.contract import Manifest, read_manifest
+from manifests.contract import Manifest, canonical_json, read_manifest
 from manifests.embedding.local import local_spec
 from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import Difference, IndexRefused, InputRefused
@@ -36,6 +36,10 @@ def validate(
     Raises:
         MilvusError: Milvus cannot be reached.
     """
+    if snapshot is not None and not snapshot.exists():
+        raise InputRefused(
+            f"snapshot {snapshot}: no such folder; leave --snapshot out to compare the one it was made from"
+        )
     try:
         manifest = read_manifest(manifest_path)
     except IndexRefused as refusal:
@@ -49,7 +53,7 @@ def validate(
             target.uri,
             query_spec=installed_spec(manifest.embedding, model),
             token=target.token,
-            corpus_ids=lambda: read_corpus(target.work).paper_ids(),
+            corpus_digests=lambda: read_corpus(target.work).digests(),
         ).close()
     except IndexRefused as refusal:
         differences += refusal.differences
@@ -86,16 +90,18 @@ def _corpus_differences(manifest: Manifest, work: Path, report: Report) -> list[
         report(0, None, f"{work / PAPERS} is not at hand and was not compared")
         return []
     try:
-        papers = read_corpus(work).path
-        rows = pl.scan_parquet(papers).select(field.name for field in RECORD_FIELDS).collect()
+        corpus = read_corpus(work)
+        rows = corpus.scan().select(field.name for field in RECORD_FIELDS).collect()
     except (InputRefused, pl.exceptions.PolarsError) as error:
         return [Difference(str(work / PAPERS), "the rows of the manifest; run `load` again", str(error))]
     found = {
+        "snapshot facts": canonical_json(corpus.snapshot.model_dump()).decode(),
         "rows": str(len(rows)),
         "ids sha256": ids_sha256(rows[KEY]),
         "content sha256": content_sha256((row[KEY], paper_digest(row)) for row in rows.iter_rows(named=True)),
     }
     expected = {
+        "snapshot facts": canonical_json(manifest.snapshot.model_dump()).decode(),
         "rows": str(manifest.corpus.rows),
         "ids sha256": manifest.corpus.ids_sha256,
         "content sha256": manifest.corpus.content_sha256,

@@ -61,7 +61,7 @@ def refusal(work: Path, manifest: Manifest) -> str:
             manifest,
             str(work / "milvus.db"),
             query_spec=manifest.embedding,
-            corpus_ids=read_corpus(work).paper_ids,
+            corpus_digests=read_corpus(work).digests,
         ).close()
     return str(refused.value)
 
@@ -146,7 +146,7 @@ def made_anew(**other: Any) -> Callable[[MilvusClient, str], None]:
 DAMAGE = {
     "one-paper-deleted": (delete_one, ["rows: expected 150, found 149", "paper ids, 1 missing"]),
     "one-paper-added": (add_one, ["rows: expected 150, found 151", "paper ids, 1 extra", "added00001"]),
-    "one-paper-replaced": (replace_one, ["content sha256"]),
+    "one-paper-replaced": (replace_one, ["content sha256", "papers, 1 changed"]),
     "search-text-replaced": (spoil_a_search_text, ["search text of", "found other words"]),
     "bm25-index-dropped": (drop_the_bm25_index, ["index on sparse", "absent"]),
     "dense-index-dropped": (drop_the_dense_index, ["index on dense", "absent"]),
