@@ -60,6 +60,10 @@ def clean(text: str) -> str:
     return " ".join(_UNUSUAL.sub(lambda found: _shown(found[0]), spaced).split())
 
 
+# An answer is laid out before it is written, and good papers are found again and again.
+_paper_text = functools.lru_cache(maxsize=8_192)(clean)
+
+
 @functools.lru_cache(maxsize=4_096)
 def _shown(character: str) -> str:
     dropped = unicodedata.category(character) in _DROPPED or _INVISIBLE.fullmatch(character)
@@ -275,7 +279,7 @@ def _hit_lines(number: int, hit: Hit, paper: Paper) -> str:
     if paper["authors"]:
         facts.append(_names(paper["authors"], AUTHORS_SHOWN))
     if link := paper["forum_url"] or paper["pdf_url"]:
-        facts.append(clean(link))
+        facts.append(_paper_text(link))
     return f"{_title_line(number, paper)}\n   {' | '.join(facts)}"
 
 
@@ -285,31 +289,30 @@ def _paper_lines(number: int, paper: Paper) -> str:
         lines.append(f"   Authors: {_names(paper['authors'], AUTHORS_WHOLE_MAX)}")
     if paper["keywords"]:
         lines.append(f"   Keywords: {_names(paper['keywords'], AUTHORS_WHOLE_MAX)}")
-    lines.extend(
-        f"   {name}: {clean(link)}" for name, link in (("Forum", paper["forum_url"]), ("PDF", paper["pdf_url"])) if link
-    )
+    links = (("Forum", paper["forum_url"]), ("PDF", paper["pdf_url"]))
+    lines.extend(f"   {name}: {_paper_text(link)}" for name, link in links if link)
     return "\n".join(lines)
 
 
 def _title_line(number: int, paper: Paper) -> str:
-    return f"{number}. [{_id(paper['paper_id'])}] {clean(paper['title'])}"
+    return f"{number}. [{_id(paper['paper_id'])}] {_paper_text(paper['title'])}"
 
 
 def _abstract_lines(paper: Paper, chars_max: int) -> list[str]:
     if not chars_max:
         return []
-    abstract = clean(paper["abstract"])
+    abstract = _paper_text(paper["abstract"])
     return ["   " + (shortened(abstract, chars_max) if abstract else "(no abstract)")]
 
 
 def _kind(paper: Paper) -> list[str]:
     marks = [mark for mark in ("spotlight", "oral") if paper[mark]]
-    return [clean(paper["area"]), clean(paper["paper_type"]), *marks]
+    return [_paper_text(paper["area"]), _paper_text(paper["paper_type"]), *marks]
 
 
 def _names(names: Sequence[str], shown: int) -> str:
     more = [f"+{len(names) - shown}"] if len(names) > shown else []
-    return ", ".join([*(clean(name) for name in names[:shown]), *more])
+    return ", ".join([*(_paper_text(name) for name in names[:shown]), *more])
 
 
 def _left_out(paper_ids: Sequence[str]) -> str:
