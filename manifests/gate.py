@@ -136,10 +136,12 @@ def open_index(
             folder = lite_folder(milvus_uri, manifest.collection.name)
             if differing := lite_file_differences(folder, manifest.collection.name):
                 raise IndexRefused(subject, differing)
+            segments = _segment_differences(folder)
             connections = _open_lite(folder, max(1, engines), opened)
         else:
+            segments = []  # a server merges them as it likes, its statistics are over all
             connections = [opened.enter_context(_open_server(milvus_uri, token, wait_s))]
-        papers, canary = _verified(manifest, connections[0], subject, corpus_digests)
+        papers, canary = _verified(manifest, connections[0], subject, segments, corpus_digests)
         with ThreadPoolExecutor(
             len(connections)
         ) as pool:  # also builds each engine's BM25 index, before any user waits
@@ -169,10 +171,13 @@ def lite_file_differences(folder: Path, collection: str) -> list[Difference]:
     if built is None:
         known = ", ".join(sorted(Artifact.read(folder.parent).collections)) or "none"
         return [Difference(f"{ARTIFACT} in {folder.parent}", f"digests of {collection}", f"digests of {known}")]
-    found = folder_digests(folder, Path(f"{collection}.db"))
-    segments = sum("/data/" in name for name in found)
-    one_segment = _part_differences("segments, for BM25 statistics over all papers", "1", str(segments))
-    return file_differences(built.files, found) + one_segment
+    return file_differences(built.files, folder_digests(folder, Path(f"{collection}.db")))
+
+
+def _segment_differences(folder: Path) -> list[Difference]:
+    """More than one segment, whose BM25 statistics would each be of its own papers."""
+    segments = sum(path.is_file() for path in folder.rglob("data/*"))
+    return _part_differences("segments", "1", str(segments))
 
 
 def _spec_differences(manifest: Manifest, query_spec: EmbeddingSpec) -> list[Difference]:
@@ -236,7 +241,7 @@ def _open_server(uri: str, token: str | None, wait_s: float) -> Milvus:
 
 
 def _verified(
-    manifest: Manifest, milvus: Milvus, subject: str, corpus_digests: CorpusDigests | None
+    manifest: Manifest, milvus: Milvus, subject: str, segments: list[Difference], corpus_digests: CorpusDigests | None
 ) -> tuple[dict[str, Paper], Paper]:
     """The stored papers, after schema, rows, ids and content were compared; and one paper to ask for."""
     name = manifest.collection.name
@@ -257,7 +262,7 @@ def _verified(
             canary = dict(row)
         papers[row[KEY]] = {field.name: row[field.name] for field in RECORD_FIELDS}
         searched_wrongly += _part_differences(f"search text of {row[KEY]}", search_text_of(row), row[SEARCH_TEXT])
-    differing = _part_differences("rows", str(manifest.corpus.rows), str(rows))
+    differing = segments + _part_differences("rows", str(manifest.corpus.rows), str(rows))
     differing += _content_differences(manifest, digests, corpus_digests)
     differing += _catalogue_differences(manifest.catalogue, papers.values())
     if len(searched_wrongly) > IDS_NAMED_MAX:
