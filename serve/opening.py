@@ -113,9 +113,11 @@ def _query_embedder(spec: EmbeddingSpec, settings: Settings, secrets: Mapping[st
 def _embedder(spec: EmbeddingSpec, settings: Settings, secrets: Mapping[str, str]) -> tuple[Embedder, str]:
     """The manifest's own model and the address of its provider, "" on this machine."""
     if spec.provider == "local":
-        from manifests.embedding.local import LocalEmbedder
+        from manifests.embedding.local import LocalEmbedder, local_spec
 
-        local = LocalEmbedder(spec, settings.model_path)
+        # The model that is here; the gate compares it with the one that is pinned, and names what differs.
+        folder = settings.model_path
+        local = LocalEmbedder(local_spec(None if folder is None else str(folder)), folder)
         # The model is loaded when first used; no user waits for that, nor is answered by words alone because of it.
         local.embed_query(WARM_UP_TEXT, timeout_s=WARM_UP_TIMEOUT_S)
         return local, ""

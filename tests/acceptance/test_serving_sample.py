@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
-from manifests.contract import read_manifest
+from manifests.contract import Manifest, read_manifest, write_manifest
 from manifests.files import file_sha256
 from serve.filters import folded
 from tests.acceptance.served import HEADERS, Served, arrives, body, call, command, open_session, serving, shown_ids
@@ -351,6 +351,31 @@ def test_a_manifest_that_was_edited_is_refused(sample_build, tmp_path, key, valu
 
     assert done.returncode == 6
     assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "changed", "says"),
+    [
+        ("embedding", {"dimension": 512}, ("dimension", "512", "384")),
+        ("embedding", {"weights_sha256": "0" * 64}, ("weights", "0" * 64)),
+        ("collection", {"name": "papers_000000000000"}, ("papers_000000000000",)),
+        ("corpus", {"rows": 151}, ("151", "150")),
+        ("corpus", {"ids_sha256": "1" * 64}, ("ids", "1" * 64)),
+        ("corpus", {"content_sha256": "2" * 64}, ("collection name",)),
+    ],
+)
+def test_a_sound_manifest_of_another_index_is_refused_by_name(sample_build, tmp_path, part, changed, says):
+    manifest = read_manifest(sample_build.manifest)
+    facts = {name: getattr(manifest, name) for name in type(manifest).model_fields if name not in {"format", "digest"}}
+    facts[part] = facts[part].model_copy(update=changed)
+    other = tmp_path / "manifest.json"
+    write_manifest(Manifest.sealed(**facts), other)
+
+    done = refusal("--manifest", str(other), "--milvus-uri", sample_build.uri, "--state", str(tmp_path / "s.db"))
+
+    assert done.returncode == 6, done.stderr
+    assert [word for word in says if word not in done.stderr] == [], done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_missing_index_and_a_foreign_state_are_refused_by_name(sample_build, tmp_path):
