@@ -69,12 +69,18 @@ class Index:
     """
 
     def __init__(
-        self, manifest: Manifest, papers: Mapping[str, Paper], engines: Sequence[Milvus], opened: ExitStack
+        self,
+        manifest: Manifest,
+        papers: Mapping[str, Paper],
+        engines: Sequence[Milvus],
+        children: Sequence[LiteEngine],
+        opened: ExitStack,
     ) -> None:
         self.manifest = manifest
         self.papers = papers
         self._name = manifest.collection.name
         self._engines = list(engines)
+        self._children = list(children)
         self._in_flight = [0] * len(engines)
         self._lock = threading.Lock()
         self._opened = opened
@@ -90,6 +96,10 @@ class Index:
     def dense(self, vector: Vectors, where: str, depth: int, timeout_s: float) -> list[str]:
         """The dense ranking alone, for evaluation: ids, best first."""
         return self._on_an_engine(lambda milvus: milvus.dense(self._name, vector, where, depth, timeout_s))
+
+    def running(self) -> bool:
+        """False once an embedded engine has ended by itself: only opening the index anew helps then."""
+        return all(child.running for child in self._children)
 
     def close(self) -> None:
         """Close every connection and end every engine."""
@@ -137,9 +147,10 @@ def open_index(
             if differing := lite_file_differences(folder, manifest.collection.name):
                 raise IndexRefused(subject, differing)
             segments = _segment_differences(folder)
-            connections = _open_lite(folder, max(1, engines), opened)
+            children, connections = _open_lite(folder, max(1, engines), opened)
         else:
             segments = []  # a server merges them as it likes, its statistics are over all
+            children = []
             connections = [opened.enter_context(_open_server(milvus_uri, token, wait_s))]
         papers, canary = _verified(manifest, connections[0], subject, segments, corpus_digests)
         with ThreadPoolExecutor(
@@ -150,7 +161,7 @@ def open_index(
             ]
         if unanswered:
             raise IndexRefused(subject, unanswered[:1])
-        return Index(manifest, papers, connections, opened.pop_all())
+        return Index(manifest, papers, connections, children, opened.pop_all())
 
 
 def lite_folder(milvus_uri: str, collection: str) -> Path:
@@ -217,14 +228,14 @@ def _part_differences(what: str, expected: str, found: str) -> list[Difference]:
     return [] if expected == found else [Difference(what, expected, found)]
 
 
-def _open_lite(folder: Path, engines: int, opened: ExitStack) -> list[Milvus]:
+def _open_lite(folder: Path, engines: int, opened: ExitStack) -> tuple[list[LiteEngine], list[Milvus]]:
     scratch = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="papers-")))
     started = []
     for number in range(engines):
         engine = LiteEngine(linked(folder, scratch / f"{number}.db"), scratch)
         opened.callback(engine.close)
         started.append(engine)
-    return [opened.enter_context(Milvus(engine.wait_ready().uri)) for engine in started]
+    return started, [opened.enter_context(Milvus(engine.wait_ready().uri)) for engine in started]
 
 
 def _open_server(uri: str, token: str | None, wait_s: float) -> Milvus:

@@ -100,6 +100,11 @@ class LiteEngine:
         """The child's process id, for measuring it."""
         return self._child.pid
 
+    @property
+    def running(self) -> bool:
+        """Whether the child lives."""
+        return self._child.poll() is None
+
     def close(self) -> None:
         """End the engine in order: its input closes, it flushes, closes its folder and leaves."""
         assert self._child.stdin is not None  # noqa: S101 -- a pipe was asked for

@@ -7,6 +7,7 @@ or state refused · 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -16,11 +17,13 @@ from types import FrameType
 
 import anyio
 
-from manifests.errors import ContractError
+from manifests.errors import ContractError, MilvusError
 from serve import VERSION
 from serve.errors import ErrorCode, ToolFailure
 from serve.observe import set_up_logging
 from serve.settings import SECRETS, SETTINGS, Settings, read_settings
+
+log = logging.getLogger(__name__)
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -49,12 +52,13 @@ def _serve_http(settings: Settings, secrets: dict[str, str]) -> int:
     from serve.http import bind, build_app, serve_http
     from serve.opening import opened
 
-    with bind(settings.host, settings.port) as listener, opened(settings, secrets) as service:
+    lost = IndexLost()
+    with bind(settings.host, settings.port) as listener, opened(settings, secrets, lost) as service:
         app = build_app(service, settings, secrets.get("SERVE_BEARER_TOKEN"), VERSION)
         # The web server ends by itself on these, then raises them again: by then there is nothing left to stop.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         serve_http(app, settings, listener)
-    return 0
+    return lost.exit_code
 
 
 def _serve_stdio(settings: Settings, secrets: dict[str, str]) -> int:
@@ -64,10 +68,23 @@ def _serve_stdio(settings: Settings, secrets: dict[str, str]) -> int:
         with quiet_stdout():
             from serve.opening import opened
 
-            service = stack.enter_context(opened(settings, secrets))
+            service = stack.enter_context(opened(settings, secrets, IndexLost()))
         end_on_signals(stack.close)
         anyio.run(serve_stdio, service, VERSION)
     return 0
+
+
+class IndexLost:
+    """Ends the program when its embedded engine has ended: whoever starts it again has the index checked again."""
+
+    exit_code = 0
+
+    def __call__(self) -> None:
+        """Stop in order, as on SIGTERM."""
+        if not self.exit_code:
+            self.exit_code = MilvusError.exit_code
+            log.error("the embedded Milvus engine has ended; stopping, start the server again")
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _search(given: argparse.Namespace, settings: Settings, secrets: dict[str, str]) -> int:

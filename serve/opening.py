@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -39,8 +39,12 @@ class Opened:
 
 
 @contextmanager
-def opened(settings: Settings, secrets: Mapping[str, str]) -> Iterator[Opened]:
+def opened(
+    settings: Settings, secrets: Mapping[str, str], index_lost: Callable[[], None] = lambda: None
+) -> Iterator[Opened]:
     """The service of `settings`; everything it holds is released at the end.
+
+    `index_lost` is called when a search finds that an embedded engine has ended by itself.
 
     Raises:
         UsageRefused: a secret or limit the manifest's model needs is missing.
@@ -88,6 +92,7 @@ def opened(settings: Settings, secrets: Mapping[str, str]) -> Iterator[Opened]:
             strict_hybrid=settings.strict_hybrid,
             output_chars=settings.output_chars,
             now=time.time,
+            index_lost=index_lost,
         )
         desk = Desk(service, metrics, RateLimit(state, settings.rate_limit, steady_clock()), settings.call_deadline)
         yield Opened(manifest, service, embedding, desk, metrics)

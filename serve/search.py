@@ -57,6 +57,10 @@ class VerifiedIndex(Protocol):
         """The BM25 ranking alone."""
         ...
 
+    def running(self) -> bool:
+        """False once an embedded engine is gone for good."""
+        ...
+
 
 class QueryEmbedding(Protocol):
     """Turns a query into a vector, or says in one of DESIGN.md's words why it cannot."""
@@ -95,6 +99,7 @@ class PaperSearch:
         strict_hybrid: bool,
         output_chars: int,
         now: Callable[[], float],
+        index_lost: Callable[[], None],
     ) -> None:
         self._index = index
         self._embedding = embedding
@@ -104,6 +109,7 @@ class PaperSearch:
         self._strict_hybrid = strict_hybrid
         self._chars = output_chars
         self._now = now
+        self._index_lost = index_lost
         self._turn = anyio.CapacityLimiter(1)
         self._by_url = {
             url: paper_id
@@ -233,6 +239,8 @@ class PaperSearch:
         except MilvusError as error:
             self.index_failed = True
             log.warning("index failed: %s", error)
+            if not self._index.running():
+                self._index_lost()
             raise ToolFailure(
                 ErrorCode.INDEX_UNAVAILABLE,
                 f"{ErrorCode.INDEX_UNAVAILABLE.meaning} {ErrorCode.INDEX_UNAVAILABLE.advice}",

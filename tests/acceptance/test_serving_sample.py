@@ -12,6 +12,7 @@ from pathlib import Path
 
 import anyio
 import httpx2
+import psutil
 import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
@@ -191,6 +192,19 @@ async def test_a_clean_stop_lets_the_calls_in_flight_end(sample_build, tmp_path)
 
     assert code == 0
     assert all(isinstance(text, str) and len(shown_ids(text)) == 10 for text in texts), texts
+
+
+async def test_a_server_whose_engine_dies_says_so_and_ends_for_its_supervisor(sample_build, tmp_path):
+    with serving(sample_build, tmp_path) as served:
+        (engine,) = psutil.Process(served.program.pid).children()
+        engine.kill()
+        async with httpx2.AsyncClient(timeout=30) as http:
+            text = await call(http, served.url, "search_papers", query=QUERY)
+        code = await asyncio.to_thread(served.program.wait, 60)
+
+    assert text.startswith("error[index_unavailable]")
+    assert code == 5
+    assert "the embedded Milvus engine has ended" in served.log
 
 
 async def test_clients_that_leave_mid_call_cost_nothing(sample_build, tmp_path):

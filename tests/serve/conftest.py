@@ -77,6 +77,7 @@ def make_bench(
             strict_hybrid=strict_hybrid,
             output_chars=output_chars,
             now=clock,
+            index_lost=lambda: index.lost.append(True),
         )
         desk = Desk(service, metrics, RateLimit(state, rate_limit, clock), deadline_s)
         return Bench(desk, service, index, embedding, workers, metrics, clock)

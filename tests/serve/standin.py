@@ -96,6 +96,8 @@ class StandInIndex:
                 without_abstract=0,
             ),
         )
+        self.alive = True
+        self.lost: list[bool] = []
         self.asked: list[tuple[str, str, str, int]] = []
         self.answer: Callable[[int], list[Hit]] = lambda depth: [
             Hit(paper_id, 1 - rank / 1000) for rank, paper_id in enumerate(self.papers)
@@ -105,6 +107,9 @@ class StandInIndex:
         assert vector.shape == (3,)
         self.asked.append(("hybrid", text, where, depth))
         return self.answer(depth)
+
+    def running(self) -> bool:
+        return self.alive
 
     def lexical(self, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
         self.asked.append(("lexical", text, where, depth))

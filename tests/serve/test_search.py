@@ -119,6 +119,19 @@ async def test_a_failing_milvus_is_an_error_never_half_an_answer(bench, failure)
     assert len(shown_ids(await bench.search(session_id=session_id))) == 10
 
 
+async def test_an_engine_that_ended_is_reported_and_a_failing_one_is_not(bench):
+    def fail(depth: int) -> list[Hit]:
+        raise MilvusError("gone")
+
+    bench.index.answer = fail
+    await bench.search()
+    assert bench.index.lost == []
+
+    bench.index.alive = False
+    assert (await bench.search()).startswith("error[index_unavailable]:")
+    assert bench.index.lost == [True]
+
+
 async def test_a_bug_is_internal_and_tells_nothing(bench):
     def fail(depth: int) -> list[Hit]:
         raise RuntimeError("secret path /srv/x")
