@@ -96,6 +96,7 @@ def _table(laid: Laid, rows: Sequence[tuple[str, list[float], float, float, floa
     bare = float(np.median(next(taken for name, taken, *_ in rows if name == "bare")))
     lines = [
         f"\n## {laid.papers:,} papers, {laid.vectors}\n",
+        f"Load average while it ran: {os.getloadavg()[1]:.1f}.\n",
         "| | p50 ms | p95 ms | of bare p50 | CPU ms a query | memory MB | ready after s |",
         "|---|---|---|---|---|---|---|",
     ]
