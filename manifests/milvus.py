@@ -184,6 +184,9 @@ class Milvus:
         Raises:
             MilvusTimeout: the indexes were not finished within an hour.
         """
+        # Lite calls every index finished, and builds those of a loaded collection after a flush when nobody waits: one
+        # that is still at it when the engine ends is lost. Of a released collection it builds them in `load`.
+        self._client.release_collection(name, timeout=self._timeout_s)
         self._client.flush(name, timeout=_SEAL_TIMEOUT_S)
         deadline = time.monotonic() + _SEAL_TIMEOUT_S
         for index in self._client.list_indexes(name):

@@ -80,7 +80,7 @@ def _index_lite(papers: Path, read_vectors: ReadVectors, manifest: Manifest, wor
             ) from error
         finally:
             engine.close()
-    _require_one_segment(building)
+    _require_complete(building)
     sync_tree(building)
     _record(work, manifest, folder_digests(building, Path(folder.name)), time.monotonic() - started)
     building.replace(folder)
@@ -136,13 +136,18 @@ def _prefetched(batches: Iterator[list[dict[str, Any]]]) -> Iterator[list[dict[s
             yield batch
 
 
-def _require_one_segment(folder: Path) -> None:
+def _require_complete(folder: Path) -> None:
     segments = sorted(path.name for path in folder.rglob("data/*.parquet"))
     unflushed = sorted(path.name for path in folder.rglob("wal/*"))
     if len(segments) != 1 or unflushed:
         raise MilvusError(
             f"Milvus Lite left {len(segments)} segments and {len(unflushed)} unflushed files in {folder}; expected one "
             "segment and none, else BM25 statistics are not global. Build again; if it stays, report the versions"
+        )
+    if not any(folder.rglob("indexes/*.idx")):
+        raise MilvusError(
+            f"Milvus Lite left no vector index in {folder}, so every start would build it. Build again; if it stays, "
+            "report the versions"
         )
 
 
