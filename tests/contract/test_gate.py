@@ -210,3 +210,14 @@ def test_queries_embedded_by_another_model_are_refused_with_both_values(copied: 
     assert named == {"embedding model of queries", "embedding dimension of queries"}
     assert "384" in str(refused.value)
     assert "512" in str(refused.value)
+
+
+def test_a_sealed_manifest_that_counts_otherwise_is_refused_by_what_it_counts(copied: Path, manifest: Manifest) -> None:
+    catalogue = manifest.catalogue.model_copy(update={"oral": 99, "areas": {"Elsewhere": 150}})
+
+    found = refusal(copied, manifest.model_copy(update={"catalogue": catalogue, "checks": []}))
+    assert "checks" in found
+
+    found = refusal(copied, manifest.model_copy(update={"catalogue": catalogue}))
+    assert "catalogue oral: expected 99" in found
+    assert "catalogue areas: expected {'Elsewhere': 150}" in found

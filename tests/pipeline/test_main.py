@@ -1,0 +1,94 @@
+"""`python -m pipeline` and what users get wrong: one sentence and the exit code of its kind, never a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.snapshot import Provenance, write_snapshot
+
+SAMPLE = str(Path(__file__).resolve().parents[2] / "snapshots" / "sample")
+
+
+def one_paper(folder: Path, title: str) -> Path:
+    provenance = Provenance(
+        name=folder.name, title="T", source="s", url="", retrieved_at="2026-01-01T00:00:00Z", licence="none"
+    )
+    write_snapshot(folder, provenance, [{"id": "a", "title": title}])
+    return folder
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, Any]:
+    capsys.readouterr()
+    assert main([*map(str, arguments), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["build", SAMPLE, "--provider", "dashscope"], 2, "DASHSCOPE_API_KEY"),
+        (["build", SAMPLE, "--dimension", "7"], 2, "gives 384"),
+        (["build", SAMPLE, "--milvus-uri", "elsewhere/milvus.db"], 2, "outside the work folder"),
+        (["build", SAMPLE, "--manifest", "."], 2, "cannot be written as a file"),
+        (["build", "nowhere"], 3, "nowhere"),
+        (["validate"], 2, "--manifest or --work"),
+        (["validate", "--manifest", "absent.json"], 6, "just build-index"),
+        (["validate", "--manifest", "absent.json", "--snapshot", "nowhere"], 3, "nowhere"),
+        (["embed"], 2, "--work"),
+        (["index", "--work", "nowhere"], 3, "load"),
+        (["store", "verify", "--store", "nowhere"], 3, "no such folder"),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_sentence_with_its_exit_code(
+    arguments: list[str],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(arguments) == code
+
+    heard = capsys.readouterr()
+    assert said in heard.err
+    assert heard.out == ""
+
+
+@pytest.mark.parametrize("share", ["2", "-1", "nan"])
+def test_a_query_reserve_that_is_no_share_is_a_usage_error(
+    share: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DASHSCOPE_API_KEY", "a-key")
+    quotas = ["--requests-per-minute", "10", "--tokens-per-minute", "1000"]
+
+    assert main(["build", SAMPLE, "--provider", "dashscope", *quotas, f"--query-reserve={share}"]) == 2
+    assert "--query-reserve" in capsys.readouterr().err
+
+
+def test_a_folder_name_is_a_name_and_no_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other, own = one_paper(tmp_path / "other", "Another title"), one_paper(tmp_path / "own", "Its own title")
+    store = ("--store", tmp_path / "store")
+    told(capsys, "load", other, "--work", tmp_path / "Wa")
+    told(capsys, "embed", "--work", tmp_path / "Wa", *store)
+    told(capsys, "load", own, "--work", tmp_path / "W[ab]")
+
+    assert told(capsys, "embed", "--work", tmp_path / "W[ab]", *store)["embedded"] == 1
+
+
+def test_status_counts_distinct_texts_and_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "load", SAMPLE, "--work", tmp_path / "work")
+
+    found = told(capsys, "status", "--work", tmp_path / "work", "--store", tmp_path / "store")
+
+    assert found["vectors"] == {"texts": 148, "stored": 0}
+    assert not (tmp_path / "store").exists()
