@@ -37,6 +37,8 @@ def die_at(point: str, folder: Path, snapshot: Path = SAMPLE) -> subprocess.Comp
 
 
 def stored_texts(folder: Path) -> int:
+    if not (folder / "store").is_dir():
+        return 0
     told = run_pipeline("store", "stats", "--store", folder / "store", "--json")
     return sum(spec["vectors"] for spec in json.loads(told.stdout)["specs"])
 
