@@ -41,8 +41,6 @@ logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it then
 
 # Rows a page of a full read; the SDK refuses more than 16,384, a server answers at most 64 MB.
 PAGE_ROWS = 2_000
-# A server returns at most this many hits (Milvus documentation, "Limits").
-HITS_MAX = 16_384
 # Candidates of a filtered dense request: all of a collection of this size, at some milliseconds a query.
 FILTERED_EF = 16_384
 _SEAL_TIMEOUT_S = 3_600.0
@@ -253,7 +251,8 @@ class Milvus:
     ) -> list[tuple[str, float]]:
         """One dense COSINE and one BM25 request of `depth` hits each, fused by `RRFRanker()`.
 
-        `where` is on both requests. Gives every fused (paper id, RRF score), at most twice `depth`.
+        `where` is on both requests. Gives the first `depth` of the fused (paper id, RRF score): the engine
+        orders equal scores by id before it cuts, on Lite as on a server.
         """
         requests = [
             AnnSearchRequest(
@@ -271,7 +270,7 @@ class Milvus:
             name,
             requests,
             RRFRanker(),
-            limit=min(2 * depth, HITS_MAX),
+            limit=depth,
             output_fields=[KEY],
             timeout=timeout_s,
         )
