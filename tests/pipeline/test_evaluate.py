@@ -122,5 +122,6 @@ def test_known_papers_of_the_real_corpus_are_found_by_their_words(shared: Path, 
 
 def any_vectors(text_sha256s: Sequence[str]) -> Vectors:
     """Vectors of length 1 that depend on the text alone."""
-    rows = [np.random.default_rng(int(key[:16], 16)).standard_normal(local_spec().dimension) for key in text_sha256s]
+    dimension = local_spec().dimension
+    rows = [np.random.default_rng(int(key[:16], 16)).standard_normal(dimension) for key in text_sha256s]
     return np.asarray([row / np.linalg.norm(row) for row in rows], dtype=np.float32)
