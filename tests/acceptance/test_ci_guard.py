@@ -101,10 +101,10 @@ def test_an_edit_without_a_rebuild_is_refused_with_what_to_run(
 
 
 @pytest.mark.slow
-def test_a_changed_normaliser_gives_another_manifest_which_the_rebuild_shows(
+def test_a_raised_text_version_gives_another_manifest_which_the_rebuild_shows(
     checkout: Path, sample_build: Build
 ) -> None:
-    replace_once(checkout / NORMALISER, '"loddhtijf"', '"leddhtijf"')
+    replace_once(checkout / NORMALISER, "SEARCH_TEXT_VERSION = 1", "SEARCH_TEXT_VERSION = 2")
 
     rebuilt = build(checkout, sample_build.store)
     done = guard(checkout, "--rebuilt")

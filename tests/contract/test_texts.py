@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import random
 import subprocess
@@ -19,6 +20,7 @@ from milvus_lite.analyzer.factory import create_analyzer
 
 from manifests.collection import ANALYZER
 from manifests.texts import (
+    SEARCH_TEXT_VERSION,
     collapsed,
     embed_text,
     normalise,
@@ -27,6 +29,7 @@ from manifests.texts import (
     search_text_bytes_max,
     text_sha256,
 )
+from tests.programs import SAMPLE
 
 HOSTILE_SECONDS_MAX = 0.5
 
@@ -435,3 +438,17 @@ def test_no_search_text_is_longer_than_its_bound(title, abstract, keywords, auth
     text = search_text(title, abstract, keywords, authors)
 
     assert len(text.encode()) <= search_text_bytes_max(title, abstract, keywords, authors)
+
+
+def test_the_search_texts_of_the_sample_are_those_of_their_version():
+    """The manifest pins the version, not the words: a change of words without another version would go unseen."""
+    texts = hashlib.sha256()
+    for line in (SAMPLE / "papers.jsonl").read_bytes().decode().split("\n"):
+        if line.strip():
+            paper = json.loads(line)
+            lists = (paper.get("keywords", []), paper.get("authors", []))
+            texts.update(search_text(paper["title"], paper.get("abstract"), *lists).encode() + b"\n")
+
+    pinned = {1: "3ae52dfcc79be1649859805b2c7c2dee1c173915332ff9ad222f447202088150"}
+    advice = "the search text changed: raise SEARCH_TEXT_VERSION, run `just build-index`, and pin the new digest here"
+    assert texts.hexdigest() == pinned.get(SEARCH_TEXT_VERSION), advice
