@@ -10,6 +10,7 @@ ContractError
 ├── WorkFolderHeld        7  another build works in this folder
 ├── StoreHeld             7  the embedding store is held: a build against `store prune`, or the other way round
 ├── StoreDamaged          6  a part of the embedding store is not what was written
+│   └── ReferenceDamaged  6  a list of needed texts is not what was written, so nothing may be pruned
 ├── EmbedStopped          4  provider, quota or budget ended the embed stage; the same command resumes
 └── MachineRefused        1  disk full, no permission: nothing was lost, the same command resumes
 """
@@ -72,15 +73,26 @@ class StoreDamaged(ContractError):
     """The part at `path` of the embedding store is not what was written, for the stated reason."""
 
     exit_code = 6
+    advice = (
+        "None of its vectors are used. `python -m pipeline store verify` names every damaged part; restore them from a "
+        "copy, or let `python -m pipeline store prune` set them aside: the next build then embeds their texts again"
+    )
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(
-            f"the embedding store is damaged: {path}: {reason}. None of its vectors are used. `python -m pipeline "
-            "store verify` names every damaged part; restore them from a copy, or let `python -m pipeline store prune` "
-            "set them aside: the next build then embeds their texts again"
-        )
+        super().__init__(f"the embedding store is damaged: {path}: {reason}. {self.advice}")
         self.path = path
         self.reason = reason
+
+
+class ReferenceDamaged(StoreDamaged):
+    """The list at `path` of the texts that a manifest or a corpus needs is not what was written."""
+
+    advice = (
+        "While it cannot be read, none of the vectors beside it are removed: an index may need them. Restore it from a "
+        "copy, or remove it and run `python -m pipeline index --work WORK`, with the other options of its build, for "
+        "every index of this machine (an unfinished build: its own command); that lists again what each needs. Then "
+        "run this again"
+    )
 
 
 class EmbedStopped(ContractError):

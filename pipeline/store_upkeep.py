@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.files import file_sha256
 from pipeline.embedding_store import KEY, PARTS, REFERENCES, SPEC, lock, read_part, write_part
-from pipeline.errors import StoreDamaged
+from pipeline.errors import ReferenceDamaged, StoreDamaged
 from pipeline.progress import Report, silent
 
 DAMAGED = "damaged"
@@ -104,7 +104,7 @@ def stats(folder: Path) -> list[SpecStats]:
 
     Raises:
         StoreHeld: `store prune` is at work.
-        StoreDamaged: a part is not what was written.
+        StoreDamaged: a part, or a list of needed texts, is not what was written.
     """
     found: list[SpecStats] = []
     with _held(folder, exclusive=False):
@@ -134,6 +134,7 @@ def prune(folder: Path, *, dry_run: bool = False, report: Report = silent) -> li
 
     Raises:
         StoreHeld: a build uses the store.
+        ReferenceDamaged: what is needed cannot be known; nothing is removed.
     """
     pruned: list[Pruned] = []
     with _held(folder, exclusive=True):
@@ -249,8 +250,8 @@ def _reference(path: Path) -> pl.DataFrame:
         if frame.columns == ["path", "digest", KEY] and len(frame):
             return frame
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise StoreDamaged(path, f"it should list the texts of a manifest, and cannot be read ({error})") from error
-    raise StoreDamaged(path, f"it should list the texts of a manifest, and has columns {frame.columns}")
+        raise ReferenceDamaged(path, f"it should list the texts of a manifest, and cannot be read ({error})") from error
+    raise ReferenceDamaged(path, f"it should list the texts of a manifest, and has columns {frame.columns}")
 
 
 def _digest(path: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from pipeline.embedding_store import EmbeddingStore, write_part
 from pipeline.errors import StoreDamaged, StoreHeld
 from pipeline.store_upkeep import prune, stats, verify
 from tests.pipeline.embed_stand import SPEC, vector_of
-from tests.programs import run_pipeline
+from tests.programs import Build, run_pipeline
 
 
 def key(number: int) -> str:
@@ -375,3 +376,26 @@ def test_the_command_line_verifies_mends_and_counts(tmp_path: Path):
         held = run_pipeline("store", "prune", "--store", store)
     assert held.returncode == 7
     assert "held by a build" in held.stderr
+
+
+def test_what_prune_says_of_a_damaged_reference_mends_it_and_loses_no_vector(sample_build: Build, tmp_path: Path):
+    folder = Path(shutil.copytree(sample_build.work.parent, tmp_path / "build", symlinks=True))
+    store = folder / "store"
+    places = ("--work", folder / "work", "--manifest", folder / "manifest.json", "--store", store)
+    mended = run_pipeline("index", *places)  # the copy's own manifest is listed
+    assert mended.returncode == 0, mended.stderr
+    for reference in store.glob("*/references/*.parquet"):
+        reference.write_bytes(b"nonsense")
+
+    refused = run_pipeline("store", "prune", "--store", store)
+    for reference in store.glob("*/references/*.parquet"):
+        reference.unlink()
+    mended = run_pipeline("index", *places)
+    pruned = run_pipeline("store", "prune", "--store", store, "--json")
+
+    assert refused.returncode == 6
+    assert "python -m pipeline index --work" in refused.stderr
+    assert "set them aside" not in refused.stderr  # that is what was run
+    assert (mended.returncode, pruned.returncode) == (0, 0), mended.stderr + pruned.stderr
+    [spec] = json.loads(pruned.stdout)["specs"]
+    assert (spec["kept"], spec["removed"], spec["lost"]) == (148, 0, 0)
