@@ -15,7 +15,7 @@ from typing import Any
 
 from manifests import VERSION
 from manifests.contract import read_manifest
-from manifests.errors import ContractError, Difference, InputRefused
+from manifests.errors import ContractError, InputRefused
 from pipeline.arguments import parser
 from pipeline.console import Console
 from pipeline.embed import Policy
@@ -115,13 +115,22 @@ def _validate(args: argparse.Namespace, environment: Environment) -> int:
     places = Places.of_manifest(args, environment)
     target = places.target
     with Console().stage("validate") as report:
-        digest, differences = validate(places.manifest, target, args.snapshot, args.model, report)
-    verdict = {"ok": not differences, "digest": digest, "differences": [_as_json(each) for each in differences]}
-    if not differences:
-        return _say(args, verdict, f"{places.manifest}: everything it pins is in place, digest {digest}")
-    lines = "".join(f"\n  - {difference}" for difference in differences)
-    _say(args, verdict)
-    print(f"error: {places.manifest}: {len(differences)} difference(s):{lines}", file=sys.stderr)
+        verdict = validate(places.manifest, target, args.snapshot, args.model, report)
+    facts = {
+        "ok": not verdict.differences,
+        "digest": verdict.digest,
+        "differences": [asdict(each) for each in verdict.differences],
+        "not_compared": [each._asdict() for each in verdict.not_compared],
+    }
+    left_out = f"not compared: {', '.join(map(str, verdict.not_compared))}" if verdict.not_compared else ""
+    if not verdict.differences:
+        found = f"what is at hand is as it pins; {left_out};" if left_out else "everything it pins is in place,"
+        return _say(args, facts, f"{places.manifest}: {found} digest {verdict.digest}")
+    lines = "".join(f"\n  - {difference}" for difference in verdict.differences)
+    _say(args, facts)
+    print(f"error: {places.manifest}: {len(verdict.differences)} difference(s):{lines}", file=sys.stderr)
+    if left_out:
+        print(left_out, file=sys.stderr)
     return VALIDATION_FAILED
 
 
@@ -240,10 +249,6 @@ def _lines(facts: Mapping[str, Any]) -> str:
     """A fact a line; what is absent or empty as a dash."""
     shown = {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in facts.items()}
     return "\n".join(f"{key:<13}{'-' if value in (None, '') else value}" for key, value in shown.items())
-
-
-def _as_json(difference: Difference) -> dict[str, str]:
-    return {"what": difference.what, "expected": difference.expected, "found": difference.found}
 
 
 def _machine_refusal(error: OSError) -> MachineRefused | None:

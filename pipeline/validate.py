@@ -2,12 +2,15 @@
 
 Reads    the manifest, and what it pins where that is at hand
 Writes   nothing
-Holds    every difference is named with both values; the gate is the code that the server runs at its start
+Holds    every difference is named with both values, and every part that was not compared; the gate is the code that
+         the server runs at its start
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
@@ -22,15 +25,33 @@ from pipeline.progress import Report
 from pipeline.snapshot import open_snapshot
 from pipeline.work import Target
 
+SNAPSHOT = "snapshot"
 
-def validate(
-    manifest_path: Path, target: Target, snapshot: Path | None, model: str | None, report: Report
-) -> tuple[str | None, list[Difference]]:
-    """The manifest's digest (None when unreadable) and every difference from what it pins.
+
+class NotCompared(NamedTuple):
+    """One part of the check that was left out."""
+
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.why})"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The manifest's digest (None when unreadable), every difference from what it pins, and what was not compared."""
+
+    digest: str | None
+    differences: list[Difference] = field(default_factory=list)
+    not_compared: list[NotCompared] = field(default_factory=list)
+
+
+def validate(manifest_path: Path, target: Target, snapshot: Path | None, model: str | None, report: Report) -> Verdict:
+    """Compare everything that is at hand with the manifest; deployers have neither snapshot nor papers.parquet.
 
     Args:
-        snapshot: the source copy; None takes the one that papers.parquet was made from. One that is not at hand is
-            reported and not compared: deployers have none.
+        snapshot: the source copy; None takes the one that papers.parquet was made from.
         model: folder of the local model, where the manifest pins one that is not installed.
 
     Raises:
@@ -43,9 +64,11 @@ def validate(
     try:
         manifest = read_manifest(manifest_path)
     except IndexRefused as refusal:
-        return None, refusal.differences
-    differences = _corpus_differences(manifest, target.work, report)
-    differences += _snapshot_differences(manifest, snapshot or _source_of(target.work), report)
+        unread = [NotCompared(what, "the manifest cannot be read") for what in (PAPERS, SNAPSHOT, "collection")]
+        return Verdict(None, refusal.differences, unread)
+    verdict = Verdict(manifest.digest)
+    _compare_corpus(manifest, target.work, verdict)
+    _compare_snapshot(manifest, snapshot or _source_of(target.work), verdict)
     report(0, None, "collection")
     try:
         open_index(
@@ -56,8 +79,8 @@ def validate(
             corpus_digests=lambda: read_corpus(target.work).digests(),
         ).close()
     except IndexRefused as refusal:
-        differences += refusal.differences
-    return manifest.digest, differences
+        verdict.differences.extend(refusal.differences)
+    return verdict
 
 
 def installed_spec(pinned: EmbeddingSpec, model: str | None) -> EmbeddingSpec:
@@ -72,28 +95,31 @@ def _source_of(work: Path) -> Path | None:
         return None
 
 
-def _snapshot_differences(manifest: Manifest, folder: Path | None, report: Report) -> list[Difference]:
+def _compare_snapshot(manifest: Manifest, folder: Path | None, verdict: Verdict) -> None:
     if folder is None or not folder.exists():
-        report(0, None, f"snapshot {folder or manifest.snapshot.name} is not at hand and was not compared")
-        return []
+        why = f"{folder} is not at hand" if folder else f"{PAPERS}, which names its folder, cannot be read"
+        verdict.not_compared.append(NotCompared(SNAPSHOT, f"{why}; --snapshot names another"))
+        return
+    pinned = f"sha256 {manifest.snapshot.sha256}"
     try:
-        found = open_snapshot(folder).sha256
+        found = f"sha256 {open_snapshot(folder).sha256}"
     except InputRefused as refusal:
-        return [Difference(f"snapshot {folder}", f"sha256 {manifest.snapshot.sha256}", str(refusal))]
-    if found != manifest.snapshot.sha256:
-        return [Difference(f"snapshot {folder}", f"sha256 {manifest.snapshot.sha256}", f"sha256 {found}")]
-    return []
+        found = str(refusal)
+    if found != pinned:
+        verdict.differences.append(Difference(f"snapshot {folder}", pinned, found))
 
 
-def _corpus_differences(manifest: Manifest, work: Path, report: Report) -> list[Difference]:
+def _compare_corpus(manifest: Manifest, work: Path, verdict: Verdict) -> None:
     if not (work / PAPERS).exists():
-        report(0, None, f"{work / PAPERS} is not at hand and was not compared")
-        return []
+        verdict.not_compared.append(NotCompared(PAPERS, f"not at hand in {work}"))
+        return
     try:
         corpus = read_corpus(work)
-        rows = corpus.scan().select(field.name for field in RECORD_FIELDS).collect()
+        rows = corpus.scan().select(each.name for each in RECORD_FIELDS).collect()
     except (InputRefused, pl.exceptions.PolarsError) as error:
-        return [Difference(str(work / PAPERS), "the rows of the manifest; run `load` again", str(error))]
+        wanted = "the rows of the manifest; run `load` again"
+        verdict.differences.append(Difference(str(work / PAPERS), wanted, str(error)))
+        return
     found = {
         "snapshot facts": canonical_json(corpus.snapshot.model_dump()).decode(),
         "rows": str(len(rows)),
@@ -106,6 +132,6 @@ def _corpus_differences(manifest: Manifest, work: Path, report: Report) -> list[
         "ids sha256": manifest.corpus.ids_sha256,
         "content sha256": manifest.corpus.content_sha256,
     }
-    return [
+    verdict.differences.extend(
         Difference(f"{PAPERS} {what}", expected[what], found[what]) for what in found if expected[what] != found[what]
-    ]
+    )
