@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Self
 
+from manifests.collection import FIELDS, KEY, SPARSE
 from manifests.errors import MilvusError
 from manifests.files import file_sha256
 
@@ -24,6 +25,7 @@ ONE_SEGMENT = {
     "MILVUS_LITE_WAL_SIZE_LIMIT_BYTES": str(1 << 40),
 }
 SECRETS = ("DASHSCOPE_API_KEY", "MILVUS_TOKEN", "SERVE_BEARER_TOKEN", "SERVE_HASH_KEY")  # not the engine's business
+SEARCHED = (KEY, SPARSE, *(field.name for field in FIELDS if field.filtered))
 _SOCKET_BYTES_MAX = 100  # sockaddr_un holds 108 on Linux and 104 on macOS, with the engine's ":1" and a NUL
 
 
@@ -77,7 +79,7 @@ class LiteEngine:
             )
         self.uri = f"unix:{socket}:1"
         self._child = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("lite_child.py")), str(folder), str(socket)],
+            [sys.executable, "-P", str(Path(__file__).with_name("lite_child.py")), str(folder), str(socket), *SEARCHED],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # the engine logs there; a failure to open comes on standard output
