@@ -84,8 +84,8 @@ class Tally:
         """The facts of the whole snapshot.
 
         Raises:
-            BadRecords: records break the table and none are to be moved aside.
-            InputRefused: no record, no paper left, or another number of records than snapshot.json says.
+            BadRecords: records break the table and none are to be moved aside, or no paper is left.
+            InputRefused: no record, or another number of records than snapshot.json says.
         """
         if self._rejections is not None:
             self._rejections.close()
@@ -94,14 +94,12 @@ class Tally:
             f"{self._snapshot.path}: {CARD} says {expected:,} papers, found {self.records:,} records; "
             "fetch the snapshot again"
         )
-        if self.refusing:
+        if self.refusing or (self.records and not self.papers):
             raise BadRecords(self._refusal() + (f"\n{miscounted}" if self.records != expected else ""))
         if not self.records:
             raise InputRefused(f"{self._snapshot.path}: found no record, expected at least one; fetch it again")
         if self.records != expected:
             raise InputRefused(miscounted)
-        if not self.papers:
-            raise InputRefused(f"{self._snapshot.path}: every one of {self.records:,} records is bad, no paper is left")
         return self._facts()
 
     def close(self) -> None:
@@ -143,10 +141,13 @@ class Tally:
             for number, record in self._shown
         )
         more = f"\n  - and {self._bad - len(self._shown):,} more" if self._bad > len(self._shown) else ""
-        return (
-            f"{self._snapshot.path}: {self._bad:,} of {self.records:,} records are bad:{shown}{more}\n"
-            "Correct them at the source and fetch again, or run with --quarantine to move them to rejected.jsonl."
+        correct = "Correct them at the source and fetch again"
+        advice = (
+            f"{correct}, or run with --quarantine to move them to rejected.jsonl."
+            if self.papers
+            else f"{correct}: no paper is left."
         )
+        return f"{self._snapshot.path}: {self._bad:,} of {self.records:,} records are bad:{shown}{more}\n{advice}"
 
     def _facts(self) -> tuple[Counts, CorpusFacts, Catalogue]:
         counts = Counts(

@@ -384,10 +384,18 @@ def test_quarantine_moves_bad_records_aside_and_the_counts_add_up(tmp_path: Path
     assert base64.b64decode(rejected[2]["record_base64"]) == b'{"id": "\xff"}'
 
 
-def test_quarantine_of_every_record_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputRefused, match="no paper is left"):
-        load(tmp_path, lines(record("a", title="")), 1, quarantine=True)
+def test_quarantine_of_every_record_is_refused_with_the_first_reasons(tmp_path: Path) -> None:
+    bad = lines(*[record(str(number), title="") for number in range(25)])
 
+    with pytest.raises(BadRecords, match="no paper is left") as refused:
+        load(tmp_path, bad, 26, quarantine=True)
+
+    message = str(refused.value)
+    assert "25 of 25 records are bad" in message
+    assert '- line 1, id "0": title: found' in message
+    assert "and 5 more" in message
+    assert "--quarantine" not in message  # it was given
+    assert "snapshot.json says 26 papers, found 25 records" in message
     assert [path.name for path in (tmp_path / "work").iterdir()] == []
 
 
