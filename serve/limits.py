@@ -35,7 +35,7 @@ class RateLimit:
 
     Args:
         state: where the calls are remembered, under a keyed hash of the client.
-        per_minute: 0 turns the limit off.
+        per_minute: at least 1.
         now: epoch seconds that do not step (steady_clock).
     """
 
@@ -50,8 +50,6 @@ class RateLimit:
         Raises:
             ToolFailure: `rate_limited`, with the true wait; a refused call is not counted.
         """
-        if not self._per_minute:
-            return
         now = self._now()
         key = self._state.keyed("client", client)
         with self._state.transaction() as sql:

@@ -94,7 +94,8 @@ def opened(
             now=time.time,
             index_lost=index_lost,
         )
-        desk = Desk(service, metrics, RateLimit(state, settings.rate_limit, steady_clock()), settings.call_deadline)
+        rate_limit = RateLimit(state, settings.rate_limit, steady_clock()) if settings.rate_limit else None
+        desk = Desk(service, metrics, rate_limit, settings.call_deadline)
         yield Opened(manifest, service, embedding, desk, metrics)
 
 

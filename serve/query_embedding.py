@@ -203,7 +203,7 @@ class QueryEmbedder:
         if not self._cache_rows:
             return None
         with contextlib.suppress(StateFailed, ProviderBusy, ValueError):
-            blob = self._state.vector(key)
+            blob = self._state.vector(key, rows_max=self._cache_rows)
             if blob is not None:
                 vectors = check_vectors([np.frombuffer(blob, "<f4")], 1, self._embedder.spec.dimension)
                 kept: Vectors = vectors[0]

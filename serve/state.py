@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Literal
 
 from serve.errors import StateFailed, StateRefused
 
@@ -69,15 +70,15 @@ class State:
         return hmac.digest(self._key, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One `BEGIN IMMEDIATE`: all of it is stored, or on any exception nothing.
+    def transaction(self, mode: Literal["DEFERRED", "IMMEDIATE"] = "IMMEDIATE") -> Iterator[sqlite3.Connection]:
+        """All of it is stored, or on any exception nothing. What only reads is `DEFERRED`: it waits for no writer.
 
         Raises:
             StateFailed: SQLite failed; the cause is logged.
         """
         with self._turn:
             try:
-                self._connection.execute("BEGIN IMMEDIATE")
+                self._connection.execute(f"BEGIN {mode}")
                 try:
                     yield self._connection
                 except BaseException:
@@ -88,17 +89,24 @@ class State:
                 log.error("state database failed: %s", error)  # noqa: TRY400 -- a full disk needs no traceback
                 raise StateFailed(str(error)) from error
 
-    def vector(self, key: bytes) -> bytes | None:
-        """The query vector kept under `key`, and a note that it was used."""
-        with self.transaction() as sql:
-            row = sql.execute("SELECT vector FROM query_vector WHERE key = ?", (key,)).fetchone()
-            if row is None:
-                return None
-            sql.execute(
-                "UPDATE query_vector SET used = (SELECT max(used) + 1 FROM query_vector) WHERE key = ?",
-                (key,),
-            )
-            return bytes(row[0])
+    def vector(self, key: bytes, *, rows_max: int) -> bytes | None:
+        """The query vector kept under `key`.
+
+        That it was used is noted once it is among the longer unused half: a popular query writes nothing.
+        """
+        with self.transaction("DEFERRED") as sql:
+            row = sql.execute(
+                "SELECT vector, (SELECT max(used) FROM query_vector) - used FROM query_vector WHERE key = ?", (key,)
+            ).fetchone()
+        if row is None:
+            return None
+        vector, newer = row
+        if newer >= rows_max // 2:
+            with self.transaction() as sql:
+                sql.execute(
+                    "UPDATE query_vector SET used = (SELECT max(used) + 1 FROM query_vector) WHERE key = ?", (key,)
+                )
+        return bytes(vector)
 
     def keep_vector(self, key: bytes, vector: bytes, *, rows_max: int) -> None:
         """Keep `vector` under `key`; beyond `rows_max` the ones longest unused go."""

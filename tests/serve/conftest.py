@@ -79,7 +79,7 @@ def make_bench(
             now=clock,
             index_lost=lambda: index.lost.append(True),
         )
-        desk = Desk(service, metrics, RateLimit(state, rate_limit, clock), deadline_s)
+        desk = Desk(service, metrics, RateLimit(state, rate_limit, clock) if rate_limit else None, deadline_s)
         return Bench(desk, service, index, embedding, workers, metrics, clock)
 
     yield make

@@ -108,7 +108,11 @@ def test_the_version_is_one():
         (["--colour=red"], 2, "--colour"),
         ([], 2, "--manifest (or SERVE_MANIFEST) is missing"),
         (["--manifest", "absent.json", "--milvus-uri", "x.db", "--port", "0"], 6, "manifest absent.json refused"),
-        (["--manifest", "absent.json", "--milvus-uri", "x.db", "--state", "{tmp}/notes"], 6, "not a database"),
+        (
+            ["--manifest", "absent.json", "--milvus-uri", "x.db", "--port", "0", "--state", "{tmp}/notes"],
+            6,
+            "not a database",
+        ),
         (["--manifest", "m.json", "--milvus-uri", "x.db", "--host", "192.0.2.1"], 2, "cannot listen on 192.0.2.1"),
     ],
 )

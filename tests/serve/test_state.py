@@ -142,12 +142,29 @@ def test_query_vectors_are_bounded_and_the_longest_unused_goes(path):
     state = open_state(path, key=None)
     for name in (b"a", b"b", b"c"):
         state.keep_vector(name, name * 4, rows_max=3)
-    assert state.vector(b"a") == b"aaaa"
+    assert state.vector(b"a", rows_max=3) == b"aaaa"
 
     state.keep_vector(b"d", b"dddd", rows_max=3)
 
-    assert state.vector(b"b") is None
-    assert [state.vector(name) for name in (b"a", b"c", b"d")] == [b"aaaa", b"cccc", b"dddd"]
+    assert state.vector(b"b", rows_max=3) is None
+    assert [state.vector(name, rows_max=3) for name in (b"a", b"c", b"d")] == [b"aaaa", b"cccc", b"dddd"]
+    state.close()
+
+
+def test_a_popular_query_vector_is_read_without_a_write_and_still_stays(path):
+    state = open_state(path, key=None)
+    for name in (b"a", b"b", b"c", b"d"):
+        state.keep_vector(name, name * 4, rows_max=4)
+    with state.transaction() as sql:
+        before = sql.execute("SELECT * FROM query_vector").fetchall()
+
+    assert state.vector(b"c", rows_max=4) == b"cccc"
+    with state.transaction() as sql:
+        assert sql.execute("SELECT * FROM query_vector").fetchall() == before
+
+    assert state.vector(b"a", rows_max=4) == b"aaaa"
+    state.keep_vector(b"e", b"eeee", rows_max=4)
+    assert state.vector(b"a", rows_max=4) == b"aaaa"
     state.close()
 
 
