@@ -90,7 +90,7 @@ def publish(
     """The second half of the path: collection, gate, manifest."""
     target = places.target
     with meter.stage("index"), console.stage("index") as report:
-        index(corpus.path, store.vectors, manifest, target, report)
+        index(corpus.path, store.vectors, manifest, target, report, missing=store.missing)
     with meter.stage("validate"), console.stage("validate"):
         open_index(
             manifest, target.uri, query_spec=store.spec, token=target.token, corpus_digests=corpus.digests

@@ -95,7 +95,7 @@ def _indexed(judged: Judged, embedder: Embedder, store: Path, work: Path, report
         embed(corpus.path, vectors, embedder, Policy(), report)
         manifest = draft(corpus, embedder.spec)
         target = Target(work=work, uri=str(work / LINK), token=None)
-        index(corpus.path, vectors.vectors, manifest, target, report)
+        index(corpus.path, vectors.vectors, manifest, target, report, missing=vectors.missing)
     switch_link(work, manifest.collection.name)
     engines = min(_ENGINES_MAX, cores_available())
     return open_index(manifest, target.uri, query_spec=embedder.spec, engines=engines)

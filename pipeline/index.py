@@ -14,11 +14,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -26,7 +26,7 @@ from manifests.artifact import Artifact, BuiltCollection
 from manifests.collection import DENSE, KEY, RECORD_FIELDS, SEARCH_TEXT
 from manifests.contract import Manifest
 from manifests.embedding.spec import Vectors
-from manifests.errors import IndexRefused, MilvusError
+from manifests.errors import IndexRefused, InputRefused, MilvusError
 from manifests.files import sync_folder, sync_tree
 from manifests.gate import lite_file_differences, open_index
 from manifests.lite import LiteEngine, folder_digests, is_lite
@@ -34,6 +34,7 @@ from manifests.milvus import Milvus
 from manifests.texts import search_text_of
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report
+from pipeline.records import TEXT_SHA256
 from pipeline.work import BUILDING, Target
 
 # A server takes at most 64 MB an insert; a row is some 8 kB.
@@ -43,26 +44,68 @@ NO_SPACE = os.strerror(errno.ENOSPC)
 # Whose version can change the bytes of a Lite folder.
 ENGINE_PACKAGES = ("pymilvus", "milvus-lite", "faiss-cpu", "pyarrow", "numpy")
 
+_NAMED_MAX = 5
+
 ReadVectors = Callable[[Sequence[str]], Vectors]
+Missing = Callable[[Iterable[str]], list[str]]
 
 
-def index(papers: Path, read_vectors: ReadVectors, manifest: Manifest, target: Target, report: Report) -> bool:
+def index(
+    papers: Path,
+    read_vectors: ReadVectors,
+    manifest: Manifest,
+    target: Target,
+    report: Report,
+    *,
+    missing: Missing | None = None,
+) -> bool:
     """Build the manifest's collection at `target`; False when it is already there, complete.
 
+    Args:
+        missing: the texts that `read_vectors` cannot give; None where it can give any.
+
     Raises:
+        InputRefused: papers have no vector; nothing was created or removed.
         MilvusError: Milvus failed; nothing that was served before has changed.
     """
+    source = _Source(papers, read_vectors, missing)
     if is_lite(target.uri):
-        return _index_lite(papers, read_vectors, manifest, target.work, report)
-    return _index_server(papers, read_vectors, manifest, target, report)
+        return _index_lite(source, manifest, target.work, report)
+    return _index_server(source, manifest, target, report)
 
 
-def _index_lite(papers: Path, read_vectors: ReadVectors, manifest: Manifest, work: Path, report: Report) -> bool:
+class _Source(NamedTuple):
+    """Where the rows come from."""
+
+    papers: Path
+    read_vectors: ReadVectors
+    missing: Missing | None
+
+    def require_vectors(self) -> None:
+        """Name the papers whose vector is missing: halfway into a collection it would be too late."""
+        if self.missing is None:
+            return
+        papers = pl.read_parquet(self.papers, columns=[KEY, "title", TEXT_SHA256], glob=False).sort(KEY)
+        without = papers.filter(pl.col(TEXT_SHA256).is_in(self.missing(papers[TEXT_SHA256])))
+        if without.is_empty():
+            return
+        first = without.head(_NAMED_MAX).select(KEY, "title").iter_rows()
+        named = ", ".join(f"{paper_id} ({title})" for paper_id, title in first)
+        more = f" and {len(without) - _NAMED_MAX:,} more" if len(without) > _NAMED_MAX else ""
+        raise InputRefused(
+            f"{len(without):,} of {len(papers):,} papers have no vector: {named}{more}. Run `python -m pipeline embed "
+            f"--work {self.papers.parent}` with the same --provider, --model and --store first; nothing was created"
+        )
+
+
+def _index_lite(source: _Source, manifest: Manifest, work: Path, report: Report) -> bool:
     name = manifest.collection.name
     folder, building = work / f"{name}.db", work / f"{BUILDING}{name}.db"
-    if folder.exists():
-        if not (damage := lite_file_differences(folder, name)):
-            return False
+    damage = lite_file_differences(folder, name) if folder.exists() else []
+    if folder.exists() and not damage:
+        return False
+    source.require_vectors()
+    if damage:
         report(0, None, f"{folder.name} is not what was built ({damage[0]}); building it again")
         shutil.rmtree(folder)
     shutil.rmtree(building, ignore_errors=True)
@@ -71,7 +114,7 @@ def _index_lite(papers: Path, read_vectors: ReadVectors, manifest: Manifest, wor
         engine = LiteEngine(building, Path(sockets))
         try:
             with Milvus(engine.wait_ready().uri) as milvus:
-                _fill(milvus, papers, read_vectors, manifest, report)
+                _fill(milvus, source, manifest, report)
         except MilvusError as error:
             if NO_SPACE not in str(error):
                 raise
@@ -88,28 +131,30 @@ def _index_lite(papers: Path, read_vectors: ReadVectors, manifest: Manifest, wor
     return True
 
 
-def _index_server(papers: Path, read_vectors: ReadVectors, manifest: Manifest, target: Target, report: Report) -> bool:
+def _index_server(source: _Source, manifest: Manifest, target: Target, report: Report) -> bool:
     name = manifest.collection.name
     with Milvus(target.uri, token=target.token) as milvus:
-        if name in milvus.collections():
+        if present := name in milvus.collections():
             try:
                 open_index(manifest, target.uri, query_spec=manifest.embedding, token=target.token).close()
             except IndexRefused as refusal:
                 report(0, None, f"{name} on the server is incomplete ({refusal.differences[0]}); building it again")
-                milvus.drop(name)
             else:
                 return False
+        source.require_vectors()
+        if present:
+            milvus.drop(name)
         started = time.monotonic()
-        _fill(milvus, papers, read_vectors, manifest, report)
+        _fill(milvus, source, manifest, report)
     _record(target.work, manifest, {}, time.monotonic() - started)
     return True
 
 
-def _fill(milvus: Milvus, papers: Path, read_vectors: ReadVectors, manifest: Manifest, report: Report) -> None:
+def _fill(milvus: Milvus, source: _Source, manifest: Manifest, report: Report) -> None:
     name, rows = manifest.collection.name, manifest.corpus.rows
     milvus.create(name, manifest.embedding.dimension)
     done = 0
-    for batch in _prefetched(_batches(papers, read_vectors)):
+    for batch in _prefetched(_batches(source)):
         milvus.insert(name, batch)
         done += len(batch)
         report(done, rows, "")
@@ -117,10 +162,10 @@ def _fill(milvus: Milvus, papers: Path, read_vectors: ReadVectors, manifest: Man
     milvus.seal(name)
 
 
-def _batches(papers: Path, read_vectors: ReadVectors) -> Iterator[list[dict[str, Any]]]:
+def _batches(source: _Source) -> Iterator[list[dict[str, Any]]]:
     """Rows as Milvus takes them, in the byte order of the ids."""
-    for batch in pl.read_parquet(papers, glob=False).sort(KEY).iter_slices(INSERT_ROWS):
-        vectors = read_vectors(batch["text_sha256"].to_list())
+    for batch in pl.read_parquet(source.papers, glob=False).sort(KEY).iter_slices(INSERT_ROWS):
+        vectors = source.read_vectors(batch[TEXT_SHA256].to_list())
         fields = batch.select(field.name for field in RECORD_FIELDS).iter_rows(named=True)
         yield [
             row | {SEARCH_TEXT: search_text_of(row), DENSE: vector} for row, vector in zip(fields, vectors, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.snapshot import Provenance, write_snapshot
+from tests.programs import Build
 
 SAMPLE = str(Path(__file__).resolve().parents[2] / "snapshots" / "sample")
 
@@ -83,6 +85,38 @@ def test_a_folder_name_is_a_name_and_no_pattern(tmp_path: Path, capsys: pytest.C
     told(capsys, "load", own, "--work", tmp_path / "W[ab]")
 
     assert told(capsys, "embed", "--work", tmp_path / "W[ab]", *store)["embedded"] == 1
+
+
+def test_index_names_the_papers_without_vector_before_it_creates_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work, store = tmp_path / "work", tmp_path / "store"
+    told(capsys, "load", SAMPLE, "--work", work)
+    before = sorted(work.iterdir())
+    papers = sorted(json.loads(line)["id"] for line in (Path(SAMPLE) / "papers.jsonl").read_bytes().splitlines())
+
+    assert main(["index", "--work", str(work), "--store", str(store), "--manifest", str(tmp_path / "m.json")]) == 3
+
+    said = capsys.readouterr().err
+    assert "150 of 150 papers have no vector" in said
+    assert f"{papers[0]} (" in said
+    assert "and 145 more" in said
+    assert f"python -m pipeline embed --work {work}" in said
+    assert {path.name for path in work.iterdir()} - {path.name for path in before} <= {".lock"}
+
+
+def test_a_damaged_collection_stays_where_it_is_while_vectors_are_missing(
+    sample_build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Path(shutil.copytree(sample_build.work, tmp_path / "work", symlinks=True))
+    [collection] = work.glob("papers_*.db")
+    next(collection.rglob("*.parquet")).write_bytes(b"")
+    places = ["--work", str(work), "--store", str(tmp_path / "store"), "--manifest", str(tmp_path / "m.json")]
+
+    assert main(["index", *places]) == 3
+
+    assert "have no vector" in capsys.readouterr().err
+    assert collection.is_dir()
 
 
 def test_status_counts_distinct_texts_and_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
