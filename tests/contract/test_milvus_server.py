@@ -83,3 +83,15 @@ def test_nobody_at_the_address_is_exit_5_after_the_bounded_wait(sample_build: Bu
     manifest = read_manifest(sample_build.manifest)
     with pytest.raises(MilvusError):
         open_index(manifest, nobody, query_spec=manifest.embedding, wait_s=1)
+
+
+def test_a_build_finds_nobody_at_the_address_before_it_embeds(tmp_path: Path) -> None:
+    nobody, store = f"http://127.0.0.1:{free_port()}", tmp_path / "store"
+    places = ("--work", tmp_path / "work", "--manifest", tmp_path / "manifest.json", "--store", store)
+
+    told = run_pipeline("build", SAMPLE, *places, "--milvus-uri", nobody)
+
+    assert told.returncode == 5, told.stderr
+    assert nobody in told.stderr
+    assert "embed: started" not in told.stderr
+    assert not list(store.rglob("part-*"))
