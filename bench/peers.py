@@ -9,6 +9,7 @@ opens the peer, prints `ready SECONDS`, then answers every line with a query's n
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import sys
 import time
@@ -36,10 +37,12 @@ class Peer(ABC):
 class BareMilvus(Peer):
     """`MilvusClient` on a copy of the same database, in process, asked exactly what the server asks."""
 
+    database = "bare.db"
+
     def __init__(self, folder: Path, _papers: pl.DataFrame, _vectors: np.ndarray[Any, Any]) -> None:
         from pymilvus import MilvusClient
 
-        self._client = MilvusClient(str(folder / "bare.db"))
+        self._client = MilvusClient(str(folder / self.database))
         (self._name,) = self._client.list_collections()
         self._client.load_collection(self._name)
 
@@ -53,6 +56,22 @@ class BareMilvus(Peer):
             self._name, [dense, sparse], RRFRanker(), limit=DEPTH, output_fields=["paper_id"]
         )
         return found[0]
+
+
+class FlatMilvus(BareMilvus):
+    """The same over every vector instead of the HNSW graph: why the collection has that index, at each size."""
+
+    database = "flat.db"
+
+    def __init__(self, folder: Path, papers: pl.DataFrame, vectors: np.ndarray[Any, Any]) -> None:
+        shutil.copytree(folder / super().database, folder / self.database)
+        super().__init__(folder, papers, vectors)
+        self._client.release_collection(self._name)
+        self._client.drop_index(self._name, "dense")
+        flat = self._client.prepare_index_params()
+        flat.add_index("dense", index_type="FLAT", metric_type="COSINE")
+        self._client.create_index(self._name, flat)
+        self._client.load_collection(self._name)
 
 
 class SqliteNumpy(Peer):
@@ -126,6 +145,7 @@ class Bm25sFaiss(Peer):
 
 PEERS: dict[str, type[Peer]] = {
     "bare": BareMilvus,
+    "flat": FlatMilvus,
     "sqlite": SqliteNumpy,
     "lancedb": Lance,
     "bm25s": Bm25sFaiss,
