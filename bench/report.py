@@ -14,18 +14,15 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from bench.report_page import page
+from bench.report_page import Report, page
 from manifests.artifact import Artifact
-from manifests.contract import Manifest, read_manifest
+from manifests.contract import read_manifest
 from manifests.embedding.local import LocalEmbedder, local_spec
 from manifests.embedding.spec import Vectors
 from manifests.errors import ContractError
@@ -45,26 +42,6 @@ KNOWN_PER_KIND = 40
 _COMPONENTS = 50
 _TSNE_PAPERS_MIN = 30
 _SEED = 2026
-
-
-@dataclass(frozen=True)
-class Report:
-    """Everything the page shows. `points` are in [0, 1]; `before` is the evaluation of the last other collection."""
-
-    manifest: Manifest
-    papers: Sequence[Mapping[str, Any]]
-    points: Vectors
-    projection: str
-    neighbours: Sequence[tuple[int, Sequence[tuple[int, float]]]]
-    tokens: int
-    price_per_million: float | None
-    seconds: Mapping[str, float]
-    versions: Mapping[str, str]
-    built_at: str
-    validation_s: float
-    evaluation: Metrics
-    before: Metrics | None
-    made_at: str
 
 
 def main() -> int:

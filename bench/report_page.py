@@ -6,14 +6,14 @@ import html
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from manifests.collection import AREA_SEPARATOR
-
-if TYPE_CHECKING:
-    from bench.report import Report
-    from pipeline.evaluate import Metrics
+from manifests.contract import Manifest
+from manifests.embedding.spec import Vectors
+from pipeline.evaluate import Metrics
 
 TEMPLATE = Path(__file__).with_name("report.html")
 BYTES_MAX = 2_800_000
@@ -23,6 +23,26 @@ AREAS_COLOURED = 12
 AUTHORS_SHOWN = 3
 BINS = 20
 COORDINATES = 10_000
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the page shows. `points` are in [0, 1]; `before` is the evaluation of the last other collection."""
+
+    manifest: Manifest
+    papers: Sequence[Mapping[str, Any]]
+    points: Vectors
+    projection: str
+    neighbours: Sequence[tuple[int, Sequence[tuple[int, float]]]]
+    tokens: int
+    price_per_million: float | None
+    seconds: Mapping[str, float]
+    versions: Mapping[str, str]
+    built_at: str
+    validation_s: float
+    evaluation: Metrics
+    before: Metrics | None
+    made_at: str
 
 
 def page(report: Report) -> str:
