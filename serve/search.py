@@ -21,7 +21,7 @@ from manifests.embedding.spec import Vectors
 from manifests.errors import MilvusError
 from manifests.hybrid import Hit
 from manifests.texts import query_text
-from serve import text
+from serve import answers, session_answers, text
 from serve.errors import ErrorCode, ToolFailure
 from serve.filters import build_filter
 from serve.observe import Metrics, part
@@ -144,24 +144,24 @@ class PaperSearch:
         page = await self._page(request, hits, top_k)
         if page.index_changed:
             notes.append(INDEX_CHANGED)
-        heading = text.Heading(self.corpus, filters, page.left_out, reason, notes)
+        heading = answers.Heading(self.corpus, filters, page.left_out, reason, notes)
         with part("render"):
             return text.bounded(self._answer(request, hits, page, heading, depth, top_k), self._chars)
 
     async def open_session(self, label: str, default_top_k: int | None) -> str:
         """Open a session."""
         session_id = await self.in_turn(partial(self._sessions.open, text.clean(label), default_top_k))
-        return text.session_opened(session_id, self._sessions.limits)
+        return session_answers.session_opened(session_id, self._sessions.limits)
 
     async def close_session(self, session_id: str) -> str:
         """Close a session."""
         session = await self.in_turn(partial(self._sessions.close, session_id))
-        return text.session_closed(session, self._now())
+        return session_answers.session_closed(session, self._now())
 
     async def session_status(self, session_id: str, include_papers: bool) -> str:
         """Show a session's progress."""
         session, papers = await self.in_turn(partial(self._sessions.returned, session_id))
-        status = text.session_status(session, self._sessions.limits, self._now())
+        status = session_answers.session_status(session, self._sessions.limits, self._now())
         if not include_papers:
             return status
         # A paper of an older index may be gone from this one.
@@ -169,13 +169,13 @@ class PaperSearch:
             (paper_id, self._index.papers[paper_id]["title"] if paper_id in self._index.papers else "(not indexed now)")
             for paper_id in papers
         ]
-        return text.bounded(text.session_papers(status, session, titles, chars_max=self._chars), self._chars)
+        return text.bounded(session_answers.session_papers(status, session, titles, chars_max=self._chars), self._chars)
 
     async def get_papers(self, asked: Sequence[str], session_id: str | None) -> str:
         """Fetch papers by id or forum URL, each once, in the order asked."""
         known, unknown = self._resolve(asked)
         papers = [self._index.papers[paper_id] for paper_id in known]
-        shape = text.papers_layout(papers, unknown, chars_max=self._chars)
+        shape = answers.papers_layout(papers, unknown, chars_max=self._chars)
         note = ""
         if session_id is not None:
             shown = known[: shape.hits]
@@ -184,12 +184,12 @@ class PaperSearch:
             if recorded.index_changed:
                 note += f"; {INDEX_CHANGED}"
         with part("render"):
-            answer = text.papers_answer(papers, unknown, shape=shape, session_note=note)
+            answer = answers.papers_answer(papers, unknown, shape=shape, session_note=note)
             return text.bounded(answer, self._chars)
 
     async def list_areas(self) -> str:
         """List areas and paper types."""
-        return text.areas_answer(self._index.manifest.catalogue, self.corpus, chars_max=self._chars)
+        return answers.areas_answer(self._index.manifest.catalogue, self.corpus, chars_max=self._chars)
 
     async def in_turn(self, call: Callable[[], T]) -> T:
         """One call to the state database off the event loop, finished even when its caller is gone."""
@@ -259,26 +259,26 @@ class PaperSearch:
             return Page(ranking[: fitting(ranking[:top_k])], [], 0, index_changed=False)
         return await self.in_turn(partial(self._sessions.page, request.session_id, ranking, fitting, top_k))
 
-    def _shape(self, request: SearchRequest, hits: Sequence[Hit]) -> text.Layout:
-        return text.layout(hits, self._index.papers, abstracts=request.include_abstract, chars_max=self._chars)
+    def _shape(self, request: SearchRequest, hits: Sequence[Hit]) -> answers.Layout:
+        return answers.layout(hits, self._index.papers, abstracts=request.include_abstract, chars_max=self._chars)
 
     def _answer(
         self,
         request: SearchRequest,
         hits: Sequence[Hit],
         page: Page,
-        heading: text.Heading,
+        heading: answers.Heading,
         depth: int,
         top_k: int,
     ) -> str:
         if not hits:
-            return text.nothing_matches(heading)
+            return answers.nothing_matches(heading)
         if not page.papers:
-            return text.all_returned(heading, depth, DEPTH_MAX)
+            return answers.all_returned(heading, depth, DEPTH_MAX)
         shown = [hit for hit in hits if hit.paper_id in set(page.papers)]
         shape = self._shape(request, shown)
         found = min(top_k, len(hits) - len(page.left_out))
-        cut = text.cut_notes(
+        cut = answers.cut_notes(
             found,
             shape._replace(hits=len(shown)),
             abstracts=request.include_abstract,
@@ -286,7 +286,7 @@ class PaperSearch:
         )
         if request.session_id is not None and found < top_k:
             cut.append(f"That was the rest of this window of {depth} candidates; raise search_depth or ask otherwise.")
-        return text.search_answer(heading, shown, self._index.papers, shape=shape, cut=cut)
+        return answers.search_answer(heading, shown, self._index.papers, shape=shape, cut=cut)
 
     def _resolve(self, asked: Sequence[str]) -> tuple[list[str], list[str]]:
         """Known ids and unknown ones, each once and in the order asked."""
