@@ -37,7 +37,8 @@ EXIT_CODES = {
     5: "Milvus cannot be reached or cannot answer",
     6: "validation failed: manifest, index, store or state database is not what it must be",
     7: "the work folder or the store is held by another run",
-    130: "interrupted; the same command resumes",
+    130: "interrupted (Ctrl-C); the same command resumes",
+    143: "terminated (SIGTERM); the same command resumes",
 }
 
 

@@ -6,11 +6,13 @@ import argparse
 import errno
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from manifests import VERSION
@@ -23,7 +25,8 @@ from pipeline.embedders import embedding_spec, open_counter, open_embedder, quot
 from pipeline.errors import MachineRefused
 from pipeline.places import Places, require_own_link, state_home
 
-VALIDATION_FAILED, INTERRUPTED = 6, 130
+VALIDATION_FAILED, INTERRUPTED, TERMINATED = 6, 130, 143
+KEPT = "what was finished is kept, the same command goes on from there"
 
 Environment = Mapping[str, str]
 
@@ -31,6 +34,7 @@ Environment = Mapping[str, str]
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code."""
     args = parser(VERSION).parse_args(arguments)
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         return COMMANDS[args.command](args, os.environ)
     except ContractError as error:
@@ -46,8 +50,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {refused}", file=sys.stderr)
         return refused.exit_code
     except KeyboardInterrupt:
-        print("\ninterrupted; what was finished is kept, the same command goes on from there", file=sys.stderr)
+        print(f"\ninterrupted; {KEPT}", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit:  # only `_terminated` raises it
+        print(f"terminated; {KEPT}", file=sys.stderr)
+        return TERMINATED
 
 
 def _build(args: argparse.Namespace, environment: Environment) -> int:
@@ -249,6 +256,12 @@ def _lines(facts: Mapping[str, Any]) -> str:
     """A fact a line; what is absent or empty as a dash."""
     shown = {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in facts.items()}
     return "\n".join(f"{key:<13}{'-' if value in (None, '') else value}" for key, value in shown.items())
+
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    """Unwind as at Ctrl-C, once: a second signal must not cut the cleaning short."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(TERMINATED)
 
 
 def _machine_refusal(error: OSError) -> MachineRefused | None:

@@ -17,7 +17,8 @@ def parser(version: str) -> argparse.ArgumentParser:
         prog="python -m pipeline",
         description="Turn a source snapshot into a published, validated index.",
         epilog="Exit codes: 0 done, 1 the machine refused a write, 2 usage, 3 bad input, 4 provider or quota "
-        "(resumable), 5 Milvus, 6 validation failed, 7 work folder held, 130 interrupted (resumable).",
+        "(resumable), 5 Milvus, 6 validation failed, 7 work folder held, 130 interrupted, 143 terminated (both "
+        "resumable).",
     )
     top.add_argument("--version", action="version", version=f"icml-paper-search {version}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")

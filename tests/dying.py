@@ -1,8 +1,8 @@
-"""Run `python -m pipeline` and die at a chosen point, as `kill -9`, Ctrl-C or a full disk would have it.
+"""Run `python -m pipeline` and die at a chosen point, as `kill -9`, `kill`, Ctrl-C or a full disk would have it.
 
     python -m tests.dying MODULE:ATTRIBUTE[:NTH][:KIND] ARGUMENTS...
 
-KIND is `kill` (default), `interrupt`, `disk-full` or `kill-before-rename`; it strikes when ATTRIBUTE is called for the
+KIND is `kill` (default), `interrupt`, `terminate`, `disk-full` or `kill-before-rename`; it strikes when ATTRIBUTE is called for the
 NTH time (default 1), the last one at the first rename after that.
 """
 
@@ -21,6 +21,9 @@ from typing import Any
 def strike(kind: str) -> None:
     if kind == "interrupt":
         raise KeyboardInterrupt
+    if kind == "terminate":
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
     if kind == "disk-full":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if kind == "kill-before-rename":

@@ -147,6 +147,40 @@ def test_ctrl_c_leaves_a_resumable_state_and_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "point",
+    [
+        "pipeline.tally:Tally.take",
+        "pipeline.embedding_store:write_part:2",
+        "manifests.milvus:Milvus.seal",
+        "pipeline.build:open_index",
+        "manifests.contract:write_atomically",
+    ],
+    ids=["load", "embed", "index", "validate", "publish"],
+)
+def test_sigterm_ends_it_in_one_line_with_143_and_the_same_command_goes_on(
+    sample_build: Build,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
+) -> None:
+    scratch = tmp_path_factory.mktemp("t")
+    monkeypatch.setenv("TMPDIR", str(scratch))
+
+    terminated = die_at(f"{point}:1:terminate" if point.count(":") == 1 else f"{point}:terminate", tmp_path)
+
+    assert terminated.returncode == 143, terminated.stderr
+    assert terminated.stderr.splitlines()[-1].startswith("terminated; ")
+    assert "Traceback" not in terminated.stderr
+    assert "error" not in terminated.stderr
+    assert not list(scratch.glob("papers-*"))
+    assert not (tmp_path / "manifest.json").exists()
+    resumed = run_build(SAMPLE, tmp_path)
+    assert resumed.result["digest"] == sample_build.result["digest"]
+    assert not list(resumed.work.glob(".building-*"))
+
+
+@pytest.mark.parametrize(
+    "point",
     ["pipeline.embedding_store:write_atomically:2", "manifests.contract:write_atomically", "pipeline.index:sync_tree"],
 )
 def test_a_full_disk_is_one_clear_sentence_and_loses_nothing(sample_build: Build, tmp_path: Path, point: str) -> None:
