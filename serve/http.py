@@ -249,7 +249,7 @@ async def _healthz(_: Request) -> Response:
 
 def _readyz(opened: Opened, version: str) -> Any:
     async def readyz(_: Request) -> Response:
-        ready = await opened.service.probe()
+        ready = await opened.ranking.probe()
         manifest = opened.manifest
         facts: Mapping[str, Any] = {
             "ready": ready,

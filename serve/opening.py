@@ -16,6 +16,7 @@ from serve.errors import UsageRefused
 from serve.limits import RateLimit, steady_clock
 from serve.observe import Metrics
 from serve.query_embedding import OUTCOMES, QueryEmbedder
+from serve.ranking import Ranking
 from serve.search import PaperSearch
 from serve.session import SessionLimits, Sessions
 from serve.settings import Settings
@@ -32,6 +33,7 @@ class Opened:
     """A service that may answer: its index passed the gate."""
 
     manifest: Manifest
+    ranking: Ranking
     service: PaperSearch
     embedding: QueryEmbedder
     desk: Desk
@@ -83,20 +85,13 @@ def opened(
                 f"serve_queries_{outcome}", f"Queries since the start: {outcome}.", partial(embedding.count, outcome)
             )
         metrics.gauge("serve_searches_admitted", "Searches running or waiting.", lambda: workers.admitted)
-        service = PaperSearch(
-            index,
-            embedding,
-            sessions,
-            workers,
-            metrics,
-            strict_hybrid=settings.strict_hybrid,
-            output_chars=settings.output_chars,
-            now=time.time,
-            index_lost=index_lost,
+        ranking = Ranking(
+            index, embedding, workers, metrics, strict_hybrid=settings.strict_hybrid, index_lost=index_lost
         )
+        service = PaperSearch(index, ranking, sessions, output_chars=settings.output_chars, now=time.time)
         rate_limit = RateLimit(state, settings.rate_limit, steady_clock()) if settings.rate_limit else None
         desk = Desk(service, metrics, rate_limit, settings.call_deadline)
-        yield Opened(manifest, service, embedding, desk, metrics)
+        yield Opened(manifest, ranking, service, embedding, desk, metrics)
 
 
 def _session_limits(settings: Settings) -> SessionLimits:

@@ -5,69 +5,30 @@ One search: embed the query -> hybrid, or words alone with the reason -> min_sco
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
 from anyio.to_thread import run_sync
 
 from manifests.contract import Manifest
-from manifests.embedding.spec import Vectors
-from manifests.errors import MilvusError
 from manifests.hybrid import Hit
-from manifests.texts import query_text
 from serve import answers, session_answers, text
-from serve.errors import ErrorCode, ToolFailure
 from serve.filters import build_filter
-from serve.observe import Metrics, part
+from serve.observe import part
+from serve.ranking import Ranking, VerifiedIndex
 from serve.session import Page, Sessions
-from serve.workers import Workers
 
 T = TypeVar("T")
-
-log = logging.getLogger(__name__)
 
 TOP_K_DEFAULT = 10
 DEPTH_DEFAULT = 100
 DEPTH_MAX = 500
-# Milvus is told to stop this long before the caller is, so that the caller hears the engine's own failure.
-MARGIN_S = 0.5
 # Told once, by the first answer of a session after a restart on another index.
 INDEX_CHANGED = "the index was rebuilt since this session's last answer; papers returned before stay left out"
-PROBE_TEXT = "learning"
-PROBE_TIMEOUT_S = 5.0
-
-
-class VerifiedIndex(Protocol):
-    """What the gate's value offers a search; only manifests.gate.open_index makes the real one."""
-
-    manifest: Manifest
-    papers: Mapping[str, Mapping[str, Any]]
-
-    def hybrid(self, vector: Vectors, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
-        """Both rankings fused, at most `depth` hits."""
-        ...
-
-    def lexical(self, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
-        """The BM25 ranking alone."""
-        ...
-
-    def running(self) -> bool:
-        """False once an embedded engine is gone for good."""
-        ...
-
-
-class QueryEmbedding(Protocol):
-    """Turns a query into a vector, or says in one of DESIGN.md's words why it cannot."""
-
-    async def embed(self, query: str) -> Vectors | str:
-        """A vector of shape (dimension,), or the reason for an answer by words alone."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -91,25 +52,17 @@ class PaperSearch:
     def __init__(
         self,
         index: VerifiedIndex,
-        embedding: QueryEmbedding,
+        ranking: Ranking,
         sessions: Sessions,
-        workers: Workers,
-        metrics: Metrics,
         *,
-        strict_hybrid: bool,
         output_chars: int,
         now: Callable[[], float],
-        index_lost: Callable[[], None],
     ) -> None:
         self._index = index
-        self._embedding = embedding
+        self._ranking = ranking
         self._sessions = sessions
-        self._workers = workers
-        self._metrics = metrics
-        self._strict_hybrid = strict_hybrid
         self._chars = output_chars
         self._now = now
-        self._index_lost = index_lost
         self._turn = anyio.CapacityLimiter(1)
         self._by_url = {
             url: paper_id
@@ -117,7 +70,6 @@ class PaperSearch:
             for url in (paper["forum_url"], paper["pdf_url"])
             if url
         }
-        self.index_failed = False
         self.corpus = corpus_words(index.manifest)
 
     async def search(self, request: SearchRequest, deadline: float) -> str:
@@ -132,7 +84,7 @@ class PaperSearch:
             spotlight_only=request.spotlight_only,
         )
         depth = min(request.search_depth or DEPTH_DEFAULT, DEPTH_MAX)
-        hits, reason = await self._ranking(request.query, asked.where, depth, deadline)
+        hits, reason = await self._ranking.window(request.query, asked.where, depth, deadline)
         filters = [text.shortened(text.clean(words), text.WORDS_CHARS_MAX) for words in asked.words]
         if request.min_score is not None:
             hits = [hit for hit in hits if hit.score >= request.min_score]
@@ -195,58 +147,6 @@ class PaperSearch:
         """One call to the state database off the event loop, finished even when its caller is gone."""
         with part("state"):
             return await run_sync(call, limiter=self._turn)
-
-    async def probe(self) -> bool:
-        """Whether the index answers now; asks it only when the last search failed."""
-        if self.index_failed:
-            call = partial(self._index.lexical, PROBE_TEXT, "", 1, PROBE_TIMEOUT_S)
-            try:
-                await self._workers.run(call)
-            except (MilvusError, ToolFailure):
-                return False
-            self.index_failed = False
-        return True
-
-    async def _ranking(self, query: str, where: str, depth: int, deadline: float) -> tuple[list[Hit], str | None]:
-        """The candidate window, and why it is lexical only when it is."""
-        with part("embed"):
-            vector = await self._embedding.embed(query)
-        words = query_text(query)
-        if isinstance(vector, str):
-            self._metrics.lexical.labels(vector).inc()
-            if self._strict_hybrid:
-                raise ToolFailure(
-                    ErrorCode.EMBEDDING_UNAVAILABLE,
-                    f"The query could not be embedded ({vector}). {ErrorCode.EMBEDDING_UNAVAILABLE.advice}",
-                )
-            return await self._ask(lambda left: self._index.lexical(words, where, depth, left), deadline), vector
-        return await self._ask(lambda left: self._index.hybrid(vector, words, where, depth, left), deadline), None
-
-    async def _ask(self, ask: Callable[[float], list[Hit]], deadline: float) -> list[Hit]:
-        """One question to Milvus in a worker thread, told the seconds it has left when its turn comes."""
-
-        def asked() -> list[Hit]:
-            left = deadline - MARGIN_S - time.monotonic()
-            if left <= 0:
-                raise ToolFailure(
-                    ErrorCode.OVERLOADED, f"The turn of this search did not come in time. {ErrorCode.OVERLOADED.advice}"
-                )
-            return ask(left)
-
-        try:
-            with part("milvus"):
-                hits = await self._workers.run(asked)
-        except MilvusError as error:
-            self.index_failed = True
-            log.warning("index failed: %s", error)
-            if not self._index.running():
-                self._index_lost()
-            raise ToolFailure(
-                ErrorCode.INDEX_UNAVAILABLE,
-                f"{ErrorCode.INDEX_UNAVAILABLE.meaning} {ErrorCode.INDEX_UNAVAILABLE.advice}",
-            ) from error
-        self.index_failed = False
-        return hits
 
     async def _page(self, request: SearchRequest, hits: Sequence[Hit], top_k: int) -> Page:
         ranking = [hit.paper_id for hit in hits]

@@ -9,6 +9,7 @@ import pytest
 
 from serve.limits import RateLimit
 from serve.observe import Metrics
+from serve.ranking import Ranking
 from serve.search import PaperSearch
 from serve.session import SessionLimits, Sessions
 from serve.state import State, open_state
@@ -68,19 +69,18 @@ def make_bench(
         workers = Workers(threads, queue)
         made.append(workers)
         metrics = Metrics()
-        service = PaperSearch(
+        ranking = Ranking(
             index,
             embedding,
-            Sessions(state, session_limits, clock, "digest-one"),
             workers,
             metrics,
             strict_hybrid=strict_hybrid,
-            output_chars=output_chars,
-            now=clock,
             index_lost=lambda: index.lost.append(True),
         )
+        sessions = Sessions(state, session_limits, clock, "digest-one")
+        service = PaperSearch(index, ranking, sessions, output_chars=output_chars, now=clock)
         desk = Desk(service, metrics, RateLimit(state, rate_limit, clock) if rate_limit else None, deadline_s)
-        return Bench(desk, service, index, embedding, workers, metrics, clock)
+        return Bench(desk, ranking, service, index, embedding, workers, metrics, clock)
 
     yield make
     for workers in made:

@@ -13,6 +13,7 @@ import numpy as np
 from manifests.contract import Catalogue
 from manifests.hybrid import Hit
 from serve.observe import Metrics
+from serve.ranking import Ranking
 from serve.search import PaperSearch
 from serve.tools import Caller, Desk
 from serve.workers import Workers
@@ -133,6 +134,7 @@ class Bench:
     """A desk and what stands behind it."""
 
     desk: Desk
+    ranking: Ranking
     service: PaperSearch
     index: StandInIndex
     embedding: StandInEmbedding

@@ -63,7 +63,7 @@ def site(make_bench, index):
             corpus=index.manifest.corpus,
             embedding="local:x",
         )
-        opened = Opened(manifest, bench.service, bench.embedding, bench.desk, bench.metrics)
+        opened = Opened(manifest, bench.ranking, bench.service, bench.embedding, bench.desk, bench.metrics)
         app = build_app(opened, settings, bearer, "0.0.0")
         transport = httpx2.ASGITransport(app, client=(peer, 4711))
         async with app.router.lifespan_context(app), httpx2.AsyncClient(transport=transport, base_url=URL) as http:

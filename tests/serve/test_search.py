@@ -111,11 +111,10 @@ async def test_a_failing_milvus_is_an_error_never_half_an_answer(bench, failure)
     session_id = await bench.open()
 
     assert (await bench.search(session_id=session_id)).startswith("error[index_unavailable]:")
-    assert not await bench.service.probe()
+    assert not await bench.ranking.probe()
 
     bench.index.answer = works
-    assert await bench.service.probe()
-    assert not bench.service.index_failed
+    assert await bench.ranking.probe()
     assert len(shown_ids(await bench.search(session_id=session_id))) == 10
 
 
