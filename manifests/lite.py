@@ -30,8 +30,8 @@ _SOCKET_BYTES_MAX = 100  # sockaddr_un holds 108 on Linux and 104 on macOS, with
 
 
 def is_lite(uri: str) -> bool:
-    """Whether `uri` names a folder of Milvus Lite rather than a server."""
-    return "://" not in uri
+    """Whether `uri` names a folder of Milvus Lite rather than a server (`http://…`, `https://…`, `unix:…`)."""
+    return "://" not in uri and not uri.startswith("unix:")
 
 
 def folder_digests(folder: Path, called: Path = Path()) -> dict[str, str]:

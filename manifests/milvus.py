@@ -67,7 +67,7 @@ class Milvus:
     """One connection to a Milvus server or a Lite engine.
 
     Args:
-        uri: `http(s)://…` or the `unix:…` address of a Lite engine.
+        uri: `http(s)://…`, or the `unix:…` address of a server or of a Lite engine.
         token: of a server or Zilliz Cloud; None for none.
         timeout_s: for every call that does not state its own.
 

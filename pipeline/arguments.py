@@ -97,7 +97,7 @@ def _work(sub: argparse.ArgumentParser) -> None:
 
 def _published(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--manifest", type=Path, help="the published file (default: manifests/NAME.json)")
-    sub.add_argument("--milvus-uri", help="http(s)://… of a server, or a Lite path (default: WORK/milvus.db)")
+    sub.add_argument("--milvus-uri", help="http(s)://… or unix:… of a server, or a Lite path (default: WORK/milvus.db)")
 
 
 def _provider(sub: argparse.ArgumentParser) -> None:

@@ -53,7 +53,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("host", "text", "127.0.0.1", "address to listen on; 0.0.0.0 only behind your own access control"),
     Setting("port", "integer", 8000, "port to listen on; 0 takes a free one and logs it", 0, 65_535),
     Setting("manifest", "path", None, "manifest of the index to serve (required)", required=True),
-    Setting("milvus_uri", "text", None, "WORK/milvus.db or http(s)://… (required)", required=True),
+    Setting("milvus_uri", "text", None, "WORK/milvus.db, http(s)://… or unix:… (required)", required=True),
     Setting("milvus_wait", "seconds", 60, "how long the start waits for a Milvus that is not up yet", 0, 3_600),
     Setting("engines", "integer", 1, "embedded Milvus engines side by side; each costs about 600 MB", 1, 64),
     Setting(

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from manifests.contract import read_manifest
 from manifests.errors import MilvusError
 from manifests.gate import open_index
+from manifests.lite import LiteEngine
 from tests.programs import SAMPLE, Build, run_build, run_pipeline
 
 
@@ -70,6 +72,24 @@ def test_a_collection_left_unfinished_on_the_server_is_built_again(
 
     told = run_pipeline("validate", "--manifest", built.manifest, "--work", built.work, "--milvus-uri", server)
     assert told.returncode == 0, told.stderr
+
+
+def test_a_server_behind_a_unix_socket_is_a_server(sample_build: Build, tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="unix-") as sockets:
+        engine = LiteEngine(tmp_path / "server.db", Path(sockets))
+        try:
+            uri = engine.wait_ready().uri
+            built = run_build(SAMPLE, tmp_path, "--milvus-uri", uri, store=sample_build.store)
+            told = run_pipeline("validate", "--manifest", built.manifest, "--work", built.work, "--milvus-uri", uri)
+        finally:
+            engine.close()
+
+    assert uri.startswith("unix:")
+    assert told.returncode == 0, told.stderr
+    absent = f"unix:{tmp_path}/absent.sock"
+    nobody = run_pipeline("validate", "--manifest", built.manifest, "--work", built.work, "--milvus-uri", absent)
+    assert nobody.returncode == 5, nobody.stderr
+    assert absent in nobody.stderr
 
 
 def test_nobody_at_the_address_is_exit_5_after_the_bounded_wait(sample_build: Build, tmp_path: Path) -> None:
