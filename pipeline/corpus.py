@@ -84,10 +84,6 @@ class Corpus:
         """`paper_digest` of every paper by its id."""
         return {row[KEY]: paper_digest(row) for row in self.scan().collect().iter_rows(named=True)}
 
-    def paper_ids(self) -> list[str]:
-        """Every paper's id, in snapshot order."""
-        return self.scan().select(KEY).collect()[KEY].to_list()
-
     def text_sha256s(self) -> list[str]:
         """Sha256 of every paper's embed text, in snapshot order; equal texts repeat."""
         return self.scan().select(TEXT_SHA256).collect()[TEXT_SHA256].to_list()
