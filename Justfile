@@ -35,9 +35,7 @@ eval dir *options: (install "pipeline")
 # Measure queries against peers, and the stages against bare libraries
 bench *options: (install "bench")
     {{ python }} -m bench.queries {{ options }}
-    {{ python }} -m bench.load
-    {{ python }} -m bench.index
-    {{ python }} -m bench.rebuild
+    {{ python }} -m bench.stages
 
 # One self-contained HTML page about a build: builds/NAME/report.html
 report name="sample" *options: (install "bench")

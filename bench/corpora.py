@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from bench.load import synthetic_records
+from bench.synthetic import SEED, synthetic_records, synthetic_snapshot
 from manifests.collection import KEY
 from manifests.contract import write_manifest
 from manifests.embedding.local import local_spec
@@ -25,12 +25,11 @@ from pipeline.embedding_store import EmbeddingStore
 from pipeline.index import index
 from pipeline.progress import silent
 from pipeline.publish import draft
-from pipeline.snapshot import Provenance, Snapshot, write_snapshot
+from pipeline.snapshot import Snapshot
 from pipeline.work import LINK, Target, switch_link
 
 LISTS = ("iclr2026.jsonl.gz", "icml2026_workshops.jsonl.gz")
 PARQUET = "papers.parquet"
-SEED = 2026
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,8 @@ def drawn_vectors(text_sha256s: Sequence[str]) -> Vectors:
 
 def many_papers(folder: Path, shared: Path, papers: int) -> Snapshot:
     """A snapshot of `papers` made-up papers: titles of real lists, each with the sentences of two other papers."""
-    provenance = Provenance(
-        name="many", title="Made up", source="bench", url="", retrieved_at="2026-01-01T00:00:00Z", licence="none"
-    )
-    if not all((shared / name).is_file() for name in LISTS):
-        return write_snapshot(folder, provenance, synthetic_records(papers, SEED))
-    return write_snapshot(folder, provenance, _mixed(_listed(shared), papers))
+    listed = all((shared / name).is_file() for name in LISTS)
+    return synthetic_snapshot(folder, _mixed(_listed(shared), papers) if listed else synthetic_records(papers))
 
 
 def _listed(shared: Path) -> list[dict[str, Any]]:

@@ -10,21 +10,19 @@ large corpus, vectors are deterministic and random. Prints one table in Markdown
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import itertools
 import os
-import platform
 import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
 from bench.corpora import Laid, lay_out, many_papers
+from bench.measured import conditions
 from bench.running import PeerProgram, Program, Server, throughput
 from manifests.embedding.local import LocalEmbedder, local_spec
 from manifests.texts import collapsed, query_text
@@ -148,12 +146,8 @@ def _concurrency(
 
 
 def _heading(arguments: argparse.Namespace) -> str:
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-    load = os.getloadavg()[0]
     return (
-        "# Speed of a query\n\n"
-        f"By `python -m bench.queries` on {datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores, {platform.machine()}, "
-        f"{platform.system()}, Python {platform.python_version()}; {versions}. Load average at the start {load:.1f}. "
+        f"# Speed of a query\n\n{conditions('bench.queries', PACKAGES)} "
         f"{len(QUERIES.read_text(encoding='utf-8').splitlines())} fixed queries, window 100, {arguments.rounds} rounds "
         "(one on the large corpus), query vectors known beforehand. Memory is the proportional set size of the whole "
         "program and its children.\n"

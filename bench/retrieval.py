@@ -10,13 +10,11 @@ fusion computed in this process by the formulas of the engines; the row in force
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from unittest import mock
 
@@ -24,6 +22,7 @@ import numpy as np
 
 from bench.bm25 import BM25
 from bench.known_items import known_items_table
+from bench.measured import conditions
 from manifests import texts
 from manifests.embedding.local import LocalEmbedder, local_spec
 from manifests.hybrid import RRF_K, Hit
@@ -80,7 +79,7 @@ def main() -> int:
     """Write the page."""
     arguments = _arguments()
     embedder = LocalEmbedder(local_spec())
-    parts = [_heading()]
+    parts = [f"# Retrieval\n\n{conditions('bench.retrieval', PACKAGES)} Local model {local_spec().model}.\n"]
     rows = []
     for folder in arguments.judged:
         metrics = evaluate(folder, embedder, arguments.store, arguments.work / folder.name, silent)
@@ -153,15 +152,6 @@ def _fused(words: Sequence[int], dense: Sequence[int], window: int) -> list[int]
         for rank, row in enumerate(ranking, start=1):
             scores[row] = scores.get(row, 0.0) + 1 / (RRF_K + rank)
     return sorted(scores, key=lambda row: (-scores[row], row))[:window]
-
-
-def _heading() -> str:
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
-    return (
-        "# Retrieval\n\n"
-        f"Written by `python -m bench.retrieval` on {datetime.now(UTC):%Y-%m-%d}; local model {local_spec().model}; "
-        f"{versions}.\n"
-    )
 
 
 KNOWN = (

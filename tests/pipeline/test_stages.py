@@ -1,0 +1,62 @@
+"""Every stage is measured beside something bare, in one table that says how it was made, and a limit ends in 1."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.measured import HEADER, Measured
+from tests.programs import REPOSITORY
+
+STAGES = ["load", "embed, local model", "embed after a change, DashScope emulated", "quota accounting, CPU", "index"]
+SLOW = Measured("stage", "size", 3.0, "bare", 2.0, ratio_max=1.4)
+HEADING = re.compile(r"y `python -m (bench\.\w+)` on 20\d\d-\d\d-\d\d[:;] .*\bpymilvus \d[\d.]*, .*\bnumpy \d")
+
+
+def cells(page: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("|")]
+
+
+def test_the_stages_in_one_table_and_the_exit_code_tells_whether_one_is_above_its_limit(tmp_path: Path) -> None:
+    out = tmp_path / "stages.md"
+    command = [sys.executable, "-m", "bench.stages", "--scale", "0.003", "--out", str(out)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
+
+    page = out.read_text(encoding="utf-8")
+    header, _, *rows = cells(page)
+    assert tuple(header) == HEADER, done.stderr
+    assert [row[0] for row in rows] == STAGES
+    assert all(float(row[2]) > 0 and float(row[4]) > 0 for row in rows)
+    most_above = max(float(row[5]) - float(row[6]) for row in rows if row[6] != "—")
+    assert done.returncode in {0, 1}
+    assert most_above >= 0 if done.returncode else most_above <= 0
+    assert done.stdout.endswith(page)
+    assert HEADING.search(page)
+
+
+@pytest.mark.parametrize(
+    ("measured", "exit_code"),
+    [
+        (SLOW, 1),
+        (replace(SLOW, ratio_max=1.5), 0),
+        (replace(SLOW, ratio_max=None), 0),
+        (replace(SLOW, ratio_max=None, peak_mb=101.0, peak_mb_max=100.0), 1),
+        (replace(SLOW, ratio_max=None, peak_mb=100.0, peak_mb_max=100.0), 0),
+    ],
+    ids=["too slow", "as slow as may be", "too small to judge", "too large", "as large as may be"],
+)
+def test_a_stage_above_its_ratio_or_memory_is_told_by_the_exit_code(measured: Measured, exit_code: int) -> None:
+    assert measured.exit_code == exit_code
+
+
+@pytest.mark.parametrize("name", ["speed", "retrieval"])
+def test_a_page_of_measurements_says_its_command_date_and_versions(name: str) -> None:
+    heading = HEADING.search((REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8"))
+
+    assert heading
+    assert (REPOSITORY / f"{heading[1].replace('.', '/')}.py").is_file()
