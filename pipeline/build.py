@@ -19,7 +19,7 @@ from pipeline.console import Console
 from pipeline.corpus import Corpus, tabulate
 from pipeline.embed import EmbedResult, Policy, embed
 from pipeline.embedding_store import EmbeddingStore
-from pipeline.index import index
+from pipeline.index import index, record_seconds
 from pipeline.measure import Meter
 from pipeline.places import Places
 from pipeline.publish import draft
@@ -111,6 +111,7 @@ def publish(
         store.reference(places.manifest, manifest.digest, corpus.text_sha256s())
         if is_lite(target.uri):
             switch_link(target.work, manifest.collection.name)
+        record_seconds(target.work, manifest.collection.name, meter.seconds)
         write_manifest(manifest, places.manifest)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from manifests.artifact import Artifact
 from manifests.contract import read_manifest
 from manifests.files import file_sha256
 from manifests.lite import folder_digests
@@ -41,6 +42,13 @@ def stored_texts(folder: Path) -> int:
         return 0
     told = run_pipeline("store", "stats", "--store", folder / "store", "--json")
     return sum(spec["vectors"] for spec in json.loads(told.stdout)["specs"])
+
+
+def test_the_artifact_tells_how_long_each_stage_took(sample_build: Build) -> None:
+    (built,) = Artifact.read(sample_build.work).collections.values()
+
+    assert list(built.seconds) == ["embed", "index", "load", "validate"]
+    assert all(seconds > 0 for seconds in built.seconds.values())
 
 
 def test_the_same_command_again_finds_everything_up_to_date_and_writes_nothing(sample_build: Build) -> None:
