@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,6 +23,7 @@ from pydantic import BaseModel
 from manifests.artifact import NAME as ARTIFACT
 from manifests.artifact import Artifact, file_differences
 from manifests.collection import (
+    DENSE,
     FIELDS,
     KEY,
     RECORD_FIELDS,
@@ -96,6 +97,11 @@ class Index:
     def dense(self, vector: Vectors, where: str, depth: int, timeout_s: float) -> list[str]:
         """The dense ranking alone, for evaluation: ids, best first."""
         return self._on_an_engine(lambda milvus: milvus.dense(self._name, vector, where, depth, timeout_s))
+
+    def vectors(self) -> Iterator[tuple[str, list[float]]]:
+        """Every paper's id with its stored vector."""
+        for row in self._engines[0].rows(self._name, [KEY, DENSE]):
+            yield row[KEY], row[DENSE]
 
     def running(self) -> bool:
         """False once an embedded engine has ended by itself: only opening the index anew helps then."""

@@ -120,9 +120,8 @@ def _validate(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.validate import validate
 
     places = Places.of_manifest(args, environment)
-    target = places.target
     with Console().stage("validate") as report:
-        verdict = validate(places.manifest, target, args.snapshot, args.model, report)
+        verdict = validate(places, args.snapshot, args.model, report)
     facts = {
         "ok": not verdict.differences,
         "digest": verdict.digest,

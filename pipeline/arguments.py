@@ -59,6 +59,7 @@ def parser(version: str) -> argparse.ArgumentParser:
         "--snapshot", type=Path, help="the source copy (default: the one papers.parquet was made from)"
     )
     validate.add_argument("--model", help="folder of a local model that is not the installed one")
+    validate.add_argument("--store", type=Path, help="vectors to compare with (default: those of the machine)")
     prune = _command(commands, "prune", "remove older collections and dead builds from a work folder")
     _work(prune)
     prune.add_argument(

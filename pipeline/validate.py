@@ -1,4 +1,4 @@
-"""Offline check of everything one manifest stands for: snapshot, papers.parquet, collection.
+"""Offline check of everything one manifest stands for: snapshot, papers.parquet, collection, vectors.
 
 Reads    the manifest, and what it pins where that is at hand
 Writes   nothing
@@ -8,24 +8,34 @@ Holds    every difference is named with both values, and every part that was not
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from manifests.collection import KEY, RECORD_FIELDS, content_sha256, ids_sha256, paper_digest
 from manifests.contract import Manifest, canonical_json, read_manifest
 from manifests.embedding.local import local_spec
-from manifests.embedding.spec import EmbeddingSpec
+from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.errors import Difference, IndexRefused, InputRefused
-from manifests.gate import open_index
+from manifests.gate import IDS_NAMED_MAX, Index, open_index
+from manifests.texts import embed_text, text_sha256
 from pipeline.corpus import PAPERS, read_corpus
+from pipeline.embedding_store import EmbeddingStore
+from pipeline.errors import StoreDamaged
+from pipeline.places import Places
 from pipeline.progress import Report
 from pipeline.snapshot import open_snapshot
-from pipeline.work import Target
 
 SNAPSHOT = "snapshot"
+VECTORS = "vectors"
+# Another processor rounds the local model's numbers otherwise; the nearest two papers of ICML 2026 have 0.85.
+COSINE_MIN = 0.9
+PAGE_ROWS = 2_000
 
 
 class NotCompared(NamedTuple):
@@ -47,8 +57,8 @@ class Verdict:
     not_compared: list[NotCompared] = field(default_factory=list)
 
 
-def validate(manifest_path: Path, target: Target, snapshot: Path | None, model: str | None, report: Report) -> Verdict:
-    """Compare everything that is at hand with the manifest; deployers have neither snapshot nor papers.parquet.
+def validate(places: Places, snapshot: Path | None, model: str | None, report: Report) -> Verdict:
+    """Compare everything that is at hand with the manifest; deployers have neither snapshot, papers.parquet nor store.
 
     Args:
         snapshot: the source copy; None takes the one that papers.parquet was made from.
@@ -62,24 +72,28 @@ def validate(manifest_path: Path, target: Target, snapshot: Path | None, model: 
             f"snapshot {snapshot}: no such folder; leave --snapshot out to compare the one it was made from"
         )
     try:
-        manifest = read_manifest(manifest_path)
+        manifest = read_manifest(places.manifest)
     except IndexRefused as refusal:
-        unread = [NotCompared(what, "the manifest cannot be read") for what in (PAPERS, SNAPSHOT, "collection")]
-        return Verdict(None, refusal.differences, unread)
-    verdict = Verdict(manifest.digest)
-    _compare_corpus(manifest, target.work, verdict)
-    _compare_snapshot(manifest, snapshot or _source_of(target.work), verdict)
+        parts = (PAPERS, SNAPSHOT, "collection", VECTORS)
+        return Verdict(None, refusal.differences, [NotCompared(part, "the manifest cannot be read") for part in parts])
+    verdict, work, target = Verdict(manifest.digest), places.work, places.target
+    _compare_corpus(manifest, work, verdict)
+    _compare_snapshot(manifest, snapshot or _source_of(work), verdict)
     report(0, None, "collection")
     try:
-        open_index(
+        opened = open_index(
             manifest,
             target.uri,
             query_spec=installed_spec(manifest.embedding, model),
             token=target.token,
-            corpus_digests=lambda: read_corpus(target.work).digests(),
-        ).close()
+            corpus_digests=lambda: read_corpus(work).digests(),
+        )
     except IndexRefused as refusal:
         verdict.differences.extend(refusal.differences)
+        verdict.not_compared.append(NotCompared(VECTORS, "the collection differs"))
+    else:
+        with closing(opened):
+            _compare_vectors(opened, places.store, verdict)
     return verdict
 
 
@@ -135,3 +149,42 @@ def _compare_corpus(manifest: Manifest, work: Path, verdict: Verdict) -> None:
     verdict.differences.extend(
         Difference(f"{PAPERS} {what}", expected[what], found[what]) for what in found if expected[what] != found[what]
     )
+
+
+def _compare_vectors(opened: Index, folder: Path, verdict: Verdict) -> None:
+    """The stored vectors with those that this machine has of the same texts; the manifest cannot pin them."""
+    keys = {
+        paper_id: text_sha256(embed_text(paper["title"], paper["abstract"]))
+        for paper_id, paper in opened.papers.items()
+    }
+    store = EmbeddingStore(folder, opened.manifest.embedding, create=False)
+    unlike: list[str] = []
+    try:
+        absent = set(store.missing(keys.values()))
+        known = (row for row in opened.vectors() if keys[row[0]] not in absent)
+        while page := list(islice(known, PAGE_ROWS)):
+            expected = store.vectors([keys[paper_id] for paper_id, _ in page])
+            cosines = _cosines(np.asarray([vector for _, vector in page], dtype=np.float32), expected)
+            unlike += [
+                f"{paper_id} (cosine {cosine:.2f})"
+                for (paper_id, _), cosine in zip(page, cosines, strict=True)
+                if not cosine >= COSINE_MIN
+            ]
+    except StoreDamaged as damage:
+        verdict.not_compared.append(NotCompared(VECTORS, str(damage)))
+        return
+    if absent:
+        without = sum(key in absent for key in keys.values())
+        verdict.not_compared.append(NotCompared(VECTORS, f"{without:,} of {len(keys):,} papers have none in {folder}"))
+    if unlike:
+        more = f" and {len(unlike) - IDS_NAMED_MAX:,} more" if len(unlike) > IDS_NAMED_MAX else ""
+        wanted = f"those in {folder}; to have them, remove the collection and build again"
+        found = ", ".join(unlike[:IDS_NAMED_MAX]) + more
+        verdict.differences.append(Difference(f"{VECTORS} of {len(unlike):,} paper(s)", wanted, found))
+
+
+def _cosines(some: Vectors, others: Vectors) -> Vectors:
+    """Of each row with the same row, shape (rows,); NaN where one is zero or not finite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        lengths = np.linalg.norm(some, axis=1) * np.linalg.norm(others, axis=1)
+        return np.asarray((some * others).sum(axis=1) / lengths, dtype=np.float32)
