@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from manifests.contract import Manifest, write_manifest
+from manifests.differences import lite_file_differences
 from manifests.embedding.spec import Embedder
-from manifests.gate import lite_file_differences, open_index
+from manifests.gate import open_index
 from manifests.lite import is_lite
 from manifests.milvus import Milvus
 from pipeline.console import Console

@@ -25,10 +25,11 @@ import polars as pl
 from manifests.artifact import Artifact, BuiltCollection
 from manifests.collection import DENSE, KEY, RECORD_FIELDS, SEARCH_TEXT
 from manifests.contract import Manifest
+from manifests.differences import lite_file_differences
 from manifests.embedding.spec import Vectors
 from manifests.errors import IndexRefused, InputRefused, MilvusError
 from manifests.files import sync_folder, sync_tree
-from manifests.gate import lite_file_differences, open_index
+from manifests.gate import open_index
 from manifests.lite import LiteEngine, folder_digests, is_lite
 from manifests.milvus import Milvus
 from manifests.texts import search_text_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from manifests.collection import collection_facts
 from manifests.contract import Manifest
+from manifests.differences import CHECKS
 from manifests.embedding.spec import EmbeddingSpec
-from manifests.gate import CHECKS
 from pipeline.corpus import Corpus
 
 
