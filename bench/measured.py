@@ -73,3 +73,8 @@ def conditions(module: str, packages: Sequence[str]) -> str:
         f"{platform.system()}, Python {platform.python_version()}; {versions}. "
         f"Load average at the start {os.getloadavg()[0]:.1f}."
     )
+
+
+def load_meanwhile() -> str:
+    """How busy the machine was of late, the benchmark itself included; for the end of one of some minutes."""
+    return f"Load average while it ran: {os.getloadavg()[1]:.1f}."

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import shutil
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.corpora import Laid, lay_out, many_papers
-from bench.measured import conditions
+from bench.measured import conditions, load_meanwhile
 from bench.running import PeerProgram, Program, Server, throughput
 from manifests.embedding.local import LocalEmbedder, local_spec
 from manifests.texts import collapsed, query_text
@@ -105,7 +104,7 @@ def _table(laid: Laid, rows: Sequence[tuple[str, list[float], float, float, floa
     bare = float(np.median(next(taken for name, taken, *_ in rows if name == "bare")))
     lines = [
         f"\n## {laid.papers:,} papers, {laid.vectors}\n",
-        f"Load average while it ran: {os.getloadavg()[1]:.1f}.\n",
+        f"{load_meanwhile()}\n",
         "| | p50 ms | p95 ms | of bare p50 | CPU ms a query | memory MB | ready after s |",
         "|---|---|---|---|---|---|---|",
     ]

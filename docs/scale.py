@@ -20,8 +20,8 @@ TOKENS = 250  # a title and an abstract: 1.6 million tokens for 6,341 papers
 BATCH = 10
 PRICE = 0.07  # US dollars for a million tokens of text-embedding-v4; ask your own console
 QUOTAS = ((600, 300_000), (1_800, 1_200_000))
-LOCAL_TEXTS_S = 16  # measured: all-MiniLM-L6-v2 as int8 on two cores
-LOCAL_MEASURED = "`python -m bench.embed`, 2026-11-30, onnxruntime 1.32.0"
+LOCAL_TEXTS_S = 28  # measured: all-MiniLM-L6-v2 as int8 on two cores
+LOCAL_MEASURED = "300 in 10.7 s on 2026-11-30, onnxruntime 1.32.0: [stages.md](stages.md)"
 LITE_GB = ((6_341, 0.6), (50_000, 2.9))  # measured: the Lite engine after its first queries
 LITE_MEASURED = "2026-11-30, milvus-lite 3.2.2, 1,024 dimensions"
 LITE_PAPERS_MAX = 20_000
@@ -118,18 +118,18 @@ Memory of a server: a paper is {vector:,} bytes of vector, {links:,} of HNSW lin
 {postings:,} of postings, times {headroom} for headroom, and {base} GB for Milvus itself (both assumed). No server size
 was measured by us: use Milvus's own sizing tool before you buy one.
 
-Memory of Lite was measured ({lite_measured}): {lite};
-each further `--engines` costs as much again. Lite scores in Python, so a query takes time in proportion to the corpus:
-past about {lite_max} papers or ten queries a second, take a server.
+Memory of Lite was measured ({lite_measured}): {lite}; each
+further `--engines` costs as much again. Lite scores in Python, so a query takes time in proportion to the corpus: past
+about {lite_max} papers or ten queries a second, take a server.
 
 ## Time and money for the vectors
 
 {times}
 
 {tokens} tokens a paper, {batch} texts a request, ${price} for a million tokens, {local} texts a second locally
-({local_measured}). The quota row is the longer of requests and tokens;
-tokens bind. Every vector is bought once: a rebuild costs what changed ([operations.md](operations.md)). The exact
-figures of one snapshot, without touching anything:
+({local_measured}). The quota row is the longer of
+requests and tokens; tokens bind. Every vector is bought once: a rebuild costs what changed
+([operations.md](operations.md)). The exact figures of one snapshot, without touching anything:
 
 ```sh
 .venv/bin/python -m pipeline plan snapshots/NAME --provider dashscope \\

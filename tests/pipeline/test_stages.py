@@ -54,7 +54,7 @@ def test_a_stage_above_its_ratio_or_memory_is_told_by_the_exit_code(measured: Me
     assert measured.exit_code == exit_code
 
 
-@pytest.mark.parametrize("name", ["speed", "retrieval"])
+@pytest.mark.parametrize("name", ["speed", "stages", "retrieval"])
 def test_a_page_of_measurements_says_its_command_date_and_versions(name: str) -> None:
     heading = HEADING.search((REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8"))
 
