@@ -26,7 +26,7 @@ serve name="sample": (install "serve")
 
 # One search from the terminal: just search "QUERY" [name] [options of python -m serve search]
 search query name="sample" *options: (install "serve")
-    {{ python }} -m serve search {{ quote(query) }} --manifest manifests/{{ name }}.json --milvus-uri builds/{{ name }}/milvus.db {{ options }}
+    {{ python }} -m serve search --manifest manifests/{{ name }}.json --milvus-uri builds/{{ name }}/milvus.db {{ options }} -- {{ quote(query) }}
 
 # nDCG@10, R@100 and RR@10 of a judged set in BEIR layout: BM25, vectors, both
 eval dir *options: (install "pipeline")

@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from types import FrameType
 
 import anyio
+from pydantic import ValidationError
 
 from manifests.errors import ContractError, MilvusError
 from serve import VERSION
@@ -25,6 +26,7 @@ from serve.settings import SECRETS, SETTINGS, Settings, read_settings
 
 log = logging.getLogger(__name__)
 
+USAGE = 2
 INTERRUPTED = 130
 TERMINATED = 143
 EXIT_CODE = {ErrorCode.EMBEDDING_UNAVAILABLE: 4, ErrorCode.INDEX_UNAVAILABLE: 5, ErrorCode.OVERLOADED: 5}
@@ -88,26 +90,26 @@ class IndexLost:
 
 
 def _search(given: argparse.Namespace, settings: Settings, secrets: dict[str, str]) -> int:
+    from serve.arguments import SearchPapers, described
     from serve.opening import opened
     from serve.search import SearchRequest
 
-    request = SearchRequest(
-        query=given.query,
-        top_k=given.top_k,
-        search_depth=given.search_depth,
-        area=given.area,
-        paper_type=given.paper_type,
-        spotlight_only=given.spotlight,
-        min_score=given.min_score,
-        include_abstract=not given.no_abstract,
-    )
+    asked = {name: getattr(given, name) for name in SearchPapers.model_fields if name in given}
+    try:
+        checked = SearchPapers.model_validate({**asked, "include_abstract": not given.no_abstract})
+    except ValidationError as error:
+        sys.stderr.write(f"{described(error, SearchPapers)}\n")
+        return USAGE
+    request = SearchRequest(**checked.model_dump())
     with opened(settings, secrets) as service:
         try:
             deadline = time.monotonic() + settings.call_deadline
-            sys.stdout.write(anyio.run(service.service.search, request, deadline) + "\n")
+            answer = anyio.run(service.service.search, request, deadline)
         except ToolFailure as failure:
             sys.stderr.write(f"{failure}\n")
-            return EXIT_CODE.get(failure.code, 2)
+            return EXIT_CODE.get(failure.code, USAGE)
+    # A terminal that cannot show a letter shows a question mark.
+    sys.stdout.buffer.write(f"{answer}\n".encode(sys.stdout.encoding, "replace"))
     return 0
 
 
@@ -133,7 +135,7 @@ def parser() -> argparse.ArgumentParser:
     search.add_argument("--search-depth", type=int, metavar="N", help="candidates to check (default 100)")
     search.add_argument("--area", help="area or parent of areas, any case")
     search.add_argument("--paper-type", help="such as regular or position")
-    search.add_argument("--spotlight", action="store_true", help="spotlight papers only")
+    search.add_argument("--spotlight", dest="spotlight_only", action="store_true", help="spotlight papers only")
     search.add_argument("--min-score", type=float, metavar="S", help="least score, 0 to 1")
     search.add_argument("--no-abstract", action="store_true", help="no abstract previews")
     return top

@@ -17,7 +17,8 @@ from serve.filters import parents
 from serve.text import FRAME_CHARS, clean, counted, paper_text, shortened, shown_id
 
 AUTHORS_SHOWN = 3
-AUTHORS_WHOLE_MAX = 100
+# Of the authors, and of the keywords, of a whole paper: the longest record that load accepts can still be read.
+NAMES_CHARS_MAX = 5_000
 LEFT_OUT_SHOWN = 5
 PREVIEWS = (500, 350, 250, 150, 80)
 ABSTRACTS = (60_000, 8_000, 4_000, 2_000, 1_000, 500, 250)
@@ -119,7 +120,8 @@ def papers_answer(papers: Sequence[Paper], unknown: Sequence[str], *, shape: Lay
         lines.append(_paper_lines(number, paper))
         lines.extend(_abstract_lines(paper, shape.preview))
     if shown and any(len(clean(paper["abstract"])) > shape.preview for paper in shown):
-        lines.append(f"Abstracts cut at {shape.preview} characters to fit; ask for fewer papers to read them whole.")
+        how = f"cut at {shape.preview} characters" if shape.preview else "left out"
+        lines.append(f"Abstracts {how} to fit; ask for fewer papers to read them whole.")
     if unshown:
         lines.append("Not shown, to fit; ask again for: " + _ids([paper["paper_id"] for paper in unshown]))
     if unknown:
@@ -149,14 +151,16 @@ def areas_answer(catalogue: Catalogue, corpus: str, *, chars_max: int) -> str:
     return "\n".join(lines)[:chars_max]
 
 
-def cut_notes(found: int, shape: Layout, *, abstracts: bool, in_session: bool) -> list[str]:
+def cut_notes(found: int, shape: Layout, *, abstracts: bool, in_session: bool, session_full: bool) -> list[str]:
     """What the answer had to leave out, and how to see it."""
     notes = []
     if shape.hits < found:
-        later = "the next round brings them" if in_session else "ask for fewer"
-        notes.append(
-            f"{counted(found - shape.hits, 'more paper')} did not fit; {later}, or set include_abstract false."
-        )
+        how = "the next round brings them" if in_session else "ask for fewer"
+        if session_full:
+            how = "this session holds as many papers as it may: close it and open a new one"
+        elif abstracts:
+            how += ", or set include_abstract false"
+        notes.append(f"{counted(found - shape.hits, 'more paper')} did not fit; {how}.")
     if abstracts and shape.preview < PREVIEWS[0]:
         how = f"cut to {shape.preview} characters" if shape.preview else "left out"
         notes.append(f"Abstract previews {how} to fit; lower top_k, or read them with get_papers.")
@@ -186,7 +190,7 @@ def _layout(blocks: Sequence[str], papers: Sequence[Paper], lengths: Sequence[in
 def _hit_lines(number: int, hit: Hit, paper: Paper) -> str:
     facts = [*_kind(paper), f"score {hit.score:.2f}"]
     if paper["authors"]:
-        facts.append(_names(paper["authors"], AUTHORS_SHOWN))
+        facts.append(_names(paper["authors"][:AUTHORS_SHOWN], len(paper["authors"])))
     if link := paper["forum_url"] or paper["pdf_url"]:
         facts.append(paper_text(link))
     return f"{_title_line(number, paper)}\n   {' | '.join(facts)}"
@@ -195,9 +199,9 @@ def _hit_lines(number: int, hit: Hit, paper: Paper) -> str:
 def _paper_lines(number: int, paper: Paper) -> str:
     lines = [_title_line(number, paper), "   " + " | ".join(_kind(paper))]
     if paper["authors"]:
-        lines.append(f"   Authors: {_names(paper['authors'], AUTHORS_WHOLE_MAX)}")
+        lines.append(f"   Authors: {_names(_fitting(paper['authors'], NAMES_CHARS_MAX), len(paper['authors']))}")
     if paper["keywords"]:
-        lines.append(f"   Keywords: {_names(paper['keywords'], AUTHORS_WHOLE_MAX)}")
+        lines.append(f"   Keywords: {_names(_fitting(paper['keywords'], NAMES_CHARS_MAX), len(paper['keywords']))}")
     links = (("Forum", paper["forum_url"]), ("PDF", paper["pdf_url"]))
     lines.extend(f"   {name}: {paper_text(link)}" for name, link in links if link)
     return "\n".join(lines)
@@ -219,13 +223,20 @@ def _kind(paper: Paper) -> list[str]:
     return [paper_text(paper["area"]), paper_text(paper["paper_type"]), *marks]
 
 
-def _names(names: Sequence[str], shown: int) -> str:
-    more = [f"+{len(names) - shown}"] if len(names) > shown else []
-    return ", ".join([*(paper_text(name) for name in names[:shown]), *more])
+def _names(names: Sequence[str], of: int) -> str:
+    more = [f"+{of - len(names)}"] if of > len(names) else []
+    return ", ".join([*(paper_text(name) for name in names), *more])
+
+
+def _fitting(names: Sequence[str], chars_max: int) -> Sequence[str]:
+    """The first of `names` that fit into a line of `chars_max`."""
+    ends = accumulate(len(paper_text(name)) + 2 for name in names)
+    return names[: sum(1 for end in ends if end <= chars_max)]
 
 
 def _left_out(paper_ids: Sequence[str]) -> str:
-    return f"{len(paper_ids)}: {_names([shown_id(paper_id) for paper_id in paper_ids], LEFT_OUT_SHOWN)}"
+    shown = [shown_id(paper_id) for paper_id in paper_ids[:LEFT_OUT_SHOWN]]
+    return f"{len(paper_ids)}: {_names(shown, len(paper_ids))}"
 
 
 def _lexical(reason: str) -> str:
@@ -234,6 +245,4 @@ def _lexical(reason: str) -> str:
 
 def _ids(paper_ids: Sequence[str]) -> str:
     """As many of the ids as fit into a frame's share of the answer, then how many more."""
-    names = [shown_id(paper_id) for paper_id in paper_ids]
-    shown = sum(1 for length in accumulate(len(name) + 2 for name in names) if length <= FRAME_CHARS)
-    return _names(names, shown)
+    return _names(_fitting([shown_id(paper_id) for paper_id in paper_ids], FRAME_CHARS), len(paper_ids))

@@ -72,20 +72,20 @@ def _boolean(value: Any) -> Any:
 
 
 def _identifier(value: str | None) -> str | None:
-    if value is not None and (not value.strip() or value.strip().lower() in NO_VALUE):
+    if value is not None and (not clean(value) or value.strip().lower() in NO_VALUE):
         raise _wrong("must be an id from open_search_session; leave it out, or pass JSON null, to search without")
     return value.strip() if value is not None else None
 
 
 def _query(value: str) -> str:
-    if not value.strip():
+    if not clean(value):
         raise _wrong("is blank; give a topic, a question or a title")
     return value
 
 
 def _paper_ids(value: list[str]) -> list[str]:
     for position, name in enumerate(value):
-        if not unquote(name).strip() or name.strip().lower() in NO_VALUE:
+        if not clean(unquote(name)) or name.strip().lower() in NO_VALUE:
             raise _wrong(f"holds a blank id at position {position}; give ids as shown in search_papers")
     return value
 

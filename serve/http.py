@@ -188,8 +188,7 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         name = scope[_REQUEST_ID] = new_request_id()
-        # RFC 9110 5.5: white space around a value is no part of it. The HTTP parser leaves the trailing one.
-        scope["headers"] = [(field, value.strip(b" \t")) for field, value in scope["headers"]]
+        scope["headers"] = [(field, _meant(field, value)) for field, value in scope["headers"]]
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -201,18 +200,24 @@ class RequestIds:
         await self._app(scope, receive, named)
 
 
+def _meant(field: bytes, value: bytes) -> bytes:
+    """As RFC 9110 has it: white space around a value is no part of it (5.5), nor the case of a host (4.2.3)."""
+    bare = value.strip(b" \t")  # the HTTP parser leaves the trailing one
+    return bare.lower() if field == b"host" else bare
+
+
 class Bearer:
     """Wants `Authorization: Bearer TOKEN` for everything but the probes, when there is a token."""
 
     def __init__(self, app: ASGIApp, token: str | None) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode() if token else None
+        self._token = token.encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] == "http" and self._expected is not None and scope["path"] not in {"/healthz", "/readyz"}:
-            given = Headers(scope=scope).get("authorization", "").encode()
-            if not hmac.compare_digest(given, self._expected):
+        if scope["type"] == "http" and self._token is not None and scope["path"] not in {"/healthz", "/readyz"}:
+            scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
                 refusal = PlainTextResponse(
                     "A bearer token is needed.", HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": "Bearer"}
                 )
@@ -224,7 +229,7 @@ class Bearer:
 def _security(settings: Settings) -> TransportSecuritySettings:
     if "*" in settings.allowed_hosts:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    names = [*LOOPBACK, settings.host, *settings.allowed_hosts]
+    names = [name.lower() for name in (*LOOPBACK, settings.host, *settings.allowed_hosts)]
     hosts = [form for name in names for form in (name, f"{name}:*")]
     origins = [form for name in LOOPBACK for scheme in ("http", "https") for form in _origin_forms(scheme, name)]
     return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=[*origins, *settings.allowed_origins])

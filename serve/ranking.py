@@ -108,7 +108,10 @@ class Ranking:
         return Window(await self._ask(partial(self._index.hybrid, vector, words, where, depth), deadline), None)
 
     async def probe(self) -> bool:
-        """Whether the index answers now; asks it only when the last search failed."""
+        """Whether the index answers now; asks it only when the last search failed. An ended engine is reported."""
+        if not self._index.running():
+            self._index_lost()
+            return False
         if self._failed:
             call = partial(self._index.lexical, PROBE_TEXT, "", 1, PROBE_TIMEOUT_S)
             try:

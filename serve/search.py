@@ -156,7 +156,7 @@ class PaperSearch:
             return self._shape(request, [by_id[paper_id] for paper_id in papers]).hits
 
         if request.session_id is None:
-            return Page(ranking[: fitting(ranking[:top_k])], [], 0, index_changed=False)
+            return Page(ranking[: fitting(ranking[:top_k])], [], 0, index_changed=False, full=False)
         return await self.in_turn(partial(self._sessions.page, request.session_id, ranking, fitting, top_k))
 
     def _shape(self, request: SearchRequest, hits: Sequence[Hit]) -> answers.Layout:
@@ -183,6 +183,7 @@ class PaperSearch:
             shape._replace(hits=len(shown)),
             abstracts=request.include_abstract,
             in_session=request.session_id is not None,
+            session_full=page.full,
         )
         if request.session_id is not None and found < top_k:
             cut.append(f"That was the rest of this window of {depth} candidates; raise search_depth or ask otherwise.")
@@ -190,9 +191,11 @@ class PaperSearch:
 
     def _resolve(self, asked: Sequence[str]) -> tuple[list[str], list[str]]:
         """Known ids and unknown ones, each once and in the order asked."""
-        ids = list(dict.fromkeys(self._by_url.get(name) or named_id(name) for name in asked))
-        known = [paper_id for paper_id in ids if paper_id in self._index.papers]
-        return known, [paper_id for paper_id in ids if paper_id not in self._index.papers]
+        papers = self._index.papers
+        ids = list(
+            dict.fromkeys(name if name in papers else self._by_url.get(name) or named_id(name) for name in asked)
+        )
+        return [name for name in ids if name in papers], [name for name in ids if name not in papers]
 
 
 def corpus_words(manifest: Manifest) -> str:

@@ -48,13 +48,15 @@ class Session(NamedTuple):
 class Page(NamedTuple):
     """One round: the papers to show in rank order, and those of the ranking that were returned before.
 
-    `index_changed` says that the session's last answer came from another index: told once, by this one.
+    `index_changed` says that the session's last answer came from another index: told once, by this one. `full` says
+    that the session now holds as many papers as it may.
     """
 
     papers: list[str]
     left_out: list[str]
     round: int
     index_changed: bool
+    full: bool
 
 
 class Recorded(NamedTuple):
@@ -126,7 +128,8 @@ class Sessions:
             self._record(sql, session, papers)
             sql.execute("UPDATE session SET rounds = rounds + 1 WHERE id = ?", (session.row,))
         left_out = [paper_id for paper_id in ranking if paper_id in seen]
-        return Page(papers, left_out, session.rounds + 1, session.index_digest != self._index_digest)
+        full = session.papers + len(papers) >= self.limits.papers
+        return Page(papers, left_out, session.rounds + 1, session.index_digest != self._index_digest, full)
 
     def record(self, session_id: str, paper_ids: Sequence[str]) -> Recorded:
         """Record `paper_ids` as returned."""

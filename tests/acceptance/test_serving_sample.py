@@ -417,3 +417,12 @@ def test_a_milvus_server_that_is_not_up_is_exit_code_5_after_bounded_retries(sam
     assert done.returncode == 5
     assert "127.0.0.1:9" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_terminal_that_knows_ascii_only_gets_the_answer_too(sample_build, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+
+    done = search_from_the_terminal(sample_build, tmp_path / "state.db")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in done.stdout

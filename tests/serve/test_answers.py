@@ -71,7 +71,7 @@ def test_a_search_answer_is_bounded_and_hits_come_before_previews(chars_max, abs
     hits = [Hit(paper_id, 0.5) for paper_id in papers]
 
     shape = answers.layout(hits, papers, abstracts=abstracts, chars_max=chars_max)
-    cut = answers.cut_notes(len(hits), shape, abstracts=abstracts, in_session=True)
+    cut = answers.cut_notes(len(hits), shape, abstracts=abstracts, in_session=True, session_full=False)
     answer = answers.search_answer(
         heading(left_out=[f"left{number:060}" for number in range(90)]),
         hits[: shape.hits],
@@ -83,6 +83,24 @@ def test_a_search_answer_is_bounded_and_hits_come_before_previews(chars_max, abs
     assert len(answer) <= chars_max
     assert shape.hits == 50 or shape.preview == 0
     assert (shape.hits == 50) == ("did not fit" not in answer)
+
+
+@pytest.mark.parametrize(
+    ("abstracts", "in_session", "session_full", "advice"),
+    [
+        (True, False, False, "ask for fewer, or set include_abstract false."),
+        (False, False, False, "ask for fewer."),
+        (True, True, False, "the next round brings them, or set include_abstract false."),
+        (False, True, False, "the next round brings them."),
+        (True, True, True, "this session holds as many papers as it may: close it and open a new one."),
+    ],
+)
+def test_the_advice_for_what_did_not_fit_can_be_followed(abstracts, in_session, session_full, advice):
+    shape = answers.Layout(5, 500)
+
+    cut = answers.cut_notes(20, shape, abstracts=abstracts, in_session=in_session, session_full=session_full)
+
+    assert cut == [f"15 more papers did not fit; {advice}"]
 
 
 def test_one_hit_that_does_not_fit_is_response_too_large():
@@ -103,7 +121,8 @@ def test_whole_papers_are_bounded_and_what_is_missing_is_said(chars_max):
 
     assert len(answer) <= chars_max
     assert ("Not shown" in answer) == (shape.hits < 50)
-    assert ("Abstracts cut" in answer) == (shape.preview < 2_000)
+    assert ("Abstracts cut" in answer or "Abstracts left out" in answer) == (shape.preview < 2_000)
+    assert "at 0 characters" not in answer
     assert answer.endswith("nope")
 
 
@@ -114,6 +133,27 @@ def test_whole_papers_show_all_there_is():
     assert "Authors: Author 0-0, Author 0-1, Author 0-2, Author 0-3, Author 0-4\n" in answer
     assert "Keywords: one, two\n" in answer
     assert "PDF" not in answer
+
+
+def test_the_longest_record_that_load_accepts_can_be_read():
+    longest = paper(
+        0,
+        title="T" * 2_000,
+        area="A" * 500,
+        paper_type="p" * 100,
+        authors=[f"{number:04}" + "n" * 496 for number in range(2_000)],
+        keywords=[f"{number:04}" + "k" * 496 for number in range(200)],
+        forum_url="u" * 2_000,
+        pdf_url="v" * 2_000,
+    )
+
+    shape = answers.papers_layout([longest], [], chars_max=20_000)
+    answer = answers.papers_answer([longest], [], shape=shape, session_note="")
+
+    assert shape.hits == 1
+    assert len(answer) <= 20_000
+    assert ", +1991\n" in answer
+    assert ", +191\n" in answer
 
 
 def test_an_odd_id_is_shown_short_and_clean():

@@ -48,6 +48,25 @@ def test_an_area_is_found_exactly_or_as_a_parent_in_any_case(asked, found):
 
 
 @pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("evil", ["\u202eevil"]),
+        ("DeepLearning", ["Deep\u00adLearning"]),
+        ("Deep\u00adLearning", ["Deep\u00adLearning"]),
+        ("ZeroWidth", ["Zero\u200bWidth->X"]),
+    ],
+)
+def test_an_area_is_found_by_the_name_that_is_shown(asked, found):
+    areas = {"\u202eevil": 1, "Deep\u00adLearning": 1, "Zero\u200bWidth->X": 1}
+
+    assert resolve_area(areas, asked) == found
+    assert list(parents(areas)) == ["ZeroWidth"]
+    with pytest.raises(ToolFailure) as refused:
+        resolve_area(areas, "nothing like it")
+    assert not set("\u202e\u00ad\u200b") & set(str(refused.value))
+
+
+@pytest.mark.parametrize(
     "asked", ["", "  ", "_", "->", "Appl", "Health / Medicine", "Applications->", "null", '" or 1 == 1', "%"]
 )
 def test_an_unknown_area_is_refused_with_names_that_exist(asked):

@@ -108,6 +108,8 @@ async def test_other_methods_are_refused_and_hold_nothing_open(site, method):
         ("localhost", 200),
         ("[::1]:9", 200),
         ("mcp.example.org", 200),
+        ("LOCALHOST:8023", 200),
+        ("MCP.Example.org", 200),
         ("mcp.example.org:443", 200),
         ("evil.example", 421),
         ("mcp.example.org.evil.example", 421),
@@ -164,7 +166,9 @@ async def test_a_bearer_token_guards_all_but_the_probes(site):
     async with site(bearer="s3cret") as served:
         assert (await served.post()).status_code == 401
         assert (await served.post(headers={"authorization": "Bearer wrong"})).status_code == 401
+        assert (await served.post(headers={"authorization": "Basic s3cret"})).status_code == 401
         assert (await served.post(headers={"authorization": "Bearer s3cret"})).status_code == 200
+        assert (await served.post(headers={"authorization": "bearer s3cret"})).status_code == 200
         assert (await served.http.get("/metrics")).status_code == 401
         assert (await served.http.get("/healthz")).status_code == 200
         assert (await served.http.get("/readyz")).status_code == 200

@@ -12,7 +12,7 @@ import pytest
 from manifests.errors import MilvusError, MilvusTimeout
 from manifests.hybrid import Hit
 from serve.search import named_id
-from tests.serve.standin import arrives, shown_ids, within
+from tests.serve.standin import arrives, paper, shown_ids, within
 
 pytestmark = pytest.mark.anyio
 
@@ -131,6 +131,15 @@ async def test_an_engine_that_ended_is_reported_and_a_failing_one_is_not(bench):
     assert bench.index.lost == [True]
 
 
+async def test_a_probe_reports_an_engine_that_ended_before_anybody_searched(bench):
+    assert await bench.ranking.probe()
+
+    bench.index.alive = False
+
+    assert not await bench.ranking.probe()
+    assert bench.index.lost == [True]
+
+
 async def test_a_bug_is_internal_and_tells_nothing(bench):
     def fail(depth: int) -> list[Hit]:
         raise RuntimeError("secret path /srv/x")
@@ -243,6 +252,14 @@ async def test_get_papers_keeps_the_order_answers_duplicates_once_and_lists_the_
 
     assert shown_ids(text) == ["paper003", "paper001", "paper002"]
     assert text.splitlines()[-1].endswith("nope, PAPER003")
+
+
+async def test_an_id_that_looks_like_an_address_is_still_itself(make_bench, index):
+    index.papers["i4?id=paper003"] = paper(200, paper_id="i4?id=paper003")
+
+    text = await make_bench().call("get_papers", paper_ids=["i4?id=paper003"])
+
+    assert shown_ids(text) == ["i4?id=paper003"]
 
 
 async def test_get_papers_returns_seen_papers_and_records_the_found(bench):

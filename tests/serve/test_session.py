@@ -36,7 +36,7 @@ def test_rounds_bring_new_papers_until_the_ranking_is_used_up(sessions):
 
     assert [papers for papers, *_ in rounds] == [RANKING[:10], RANKING[10:20], RANKING[20:], []]
     assert [len(left_out) for _, left_out, *_ in rounds] == [0, 10, 20, 30]
-    assert [number for _, _, number, _ in rounds] == [1, 2, 3, 4]
+    assert [one.round for one in rounds] == [1, 2, 3, 4]
     assert page(sessions, sessions.open("", None)).papers == RANKING[:10]
 
 
@@ -152,8 +152,10 @@ def test_papers_are_bounded(sessions, limits):
     session_id = sessions.open("", None)
     ranking = [f"q{number}" for number in range(100)]
 
-    assert len(page(sessions, session_id, 50, ranking).papers) == 50
-    assert len(page(sessions, session_id, 50, ranking).papers) == limits.papers - 50
+    first = page(sessions, session_id, 50, ranking)
+    assert (len(first.papers), first.full) == (50, False)
+    last = page(sessions, session_id, 50, ranking)
+    assert (len(last.papers), last.full) == (limits.papers - 50, True)
     assert code_of(sessions.check_room, session_id) is ErrorCode.SESSION_LIMIT
     assert code_of(sessions.record, session_id, ["new"]) is ErrorCode.SESSION_LIMIT
     assert sessions.record(session_id, ["q1"]).new == 0

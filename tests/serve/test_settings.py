@@ -163,3 +163,26 @@ def test_the_account_may_be_told_once_to_builds_and_server() -> None:
     assert (told.requests_per_minute, told.tokens_per_minute) == (600, 300_000)
     assert told.dashscope_url == "http://127.0.0.1:9/api/v1"
     assert own.requests_per_minute == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([""], "query must not be empty"),
+        (["  \u200b "], "query is blank"),
+        (["x" * 2_001], "query must have at most 2000 characters"),
+        (["--top-k", "0", "x"], "top_k must be at least 1"),
+        (["--top-k=-2", "x"], "top_k must be at least 1"),
+        (["--top-k", "10000", "x"], "top_k must be at most 50"),
+        (["--search-depth=-1", "x"], "search_depth must be at least 1"),
+        (["--min-score", "nan", "x"], "min_score must be a finite number"),
+        (["--min-score", "7", "x"], "min_score must be at most 1"),
+        (["\udcff"], "query holds characters that are not valid Unicode"),
+    ],
+)
+def test_a_search_from_the_terminal_is_checked_as_the_tool_checks_it(arguments, says):
+    done = serve("search", "--manifest", "absent.json", "--milvus-uri", "x.db", *arguments[:-1], "--", arguments[-1])
+
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

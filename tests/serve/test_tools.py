@@ -166,6 +166,7 @@ WRONG = [
     ("search_papers", {}, "query is required"),
     ("search_papers", {"query": ""}, "query must not be empty"),
     ("search_papers", {"query": "  \n"}, "query is blank"),
+    ("search_papers", {"query": "\u200b\u202e\u3164"}, "query is blank"),
     ("search_papers", {"query": "x" * 2001}, "query must have at most 2000 characters"),
     ("search_papers", {"query": 7}, "query must be a string"),
     ("search_papers", {"query": None}, "query must be a string"),
