@@ -56,11 +56,11 @@ def lite_file_differences(folder: Path, collection: str) -> list[Difference]:
     """Differences between the files of `folder` and artifact.json beside it; reads bytes, opens nothing."""
     if not folder.is_dir():
         return [Difference("index folder", f"{folder}; build it, or set the Milvus URI", "no such folder")]
-    built = Artifact.read(folder.parent).collections.get(collection)
-    if built is None:
-        known = ", ".join(sorted(Artifact.read(folder.parent).collections)) or "none"
+    digests = {name: built.files for name, built in Artifact.read(folder.parent).collections.items() if built.files}
+    if collection not in digests:
+        known = ", ".join(sorted(digests)) or "none"
         return [Difference(f"{ARTIFACT} in {folder.parent}", f"digests of {collection}", f"digests of {known}")]
-    return file_differences(built.files, folder_digests(folder, Path(f"{collection}.db")))
+    return file_differences(digests[collection], folder_digests(folder, Path(f"{collection}.db")))
 
 
 def segment_differences(folder: Path) -> list[Difference]:

@@ -3,7 +3,7 @@
 Reads    every column of papers.parquet, the vector of every text
 Writes   Lite: WORK/COLLECTION.db and its digests in artifact.json; a server: the collection of that name
 Holds    one row a paper in the byte order of the ids; on Lite one segment, so that BM25 statistics are global
-Resumes  a complete collection of the same name is kept, an unfinished one is built anew under its own name
+Resumes  a complete collection is kept; one that is not is built anew, on Lite beside what stands there until then
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from manifests.contract import Manifest
 from manifests.differences import lite_file_differences
 from manifests.embedding.spec import Vectors
 from manifests.errors import IndexRefused, InputRefused, MilvusError
-from manifests.files import sync_folder, sync_tree
+from manifests.files import sync_tree
 from manifests.gate import open_index
 from manifests.lite import LiteEngine, folder_digests, is_lite
 from manifests.milvus import Milvus
@@ -36,7 +36,7 @@ from manifests.texts import search_text_of
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report
 from pipeline.records import TEXT_SHA256
-from pipeline.work import BUILDING, Target
+from pipeline.work import BUILDING, Target, install, settle
 
 # A server takes at most 64 MB an insert; a row is some 8 kB.
 INSERT_ROWS = 1_000
@@ -102,15 +102,23 @@ class _Source(NamedTuple):
 def _index_lite(source: _Source, manifest: Manifest, work: Path, report: Report) -> bool:
     name = manifest.collection.name
     folder, building = work / f"{name}.db", work / f"{BUILDING}{name}.db"
-    damage = lite_file_differences(folder, name) if folder.exists() else []
-    if folder.exists() and not damage:
-        return False
-    source.require_vectors()
+    damage = lite_file_differences(folder, name)
+    # A build that was killed on its last steps left a folder that is complete: artifact.json is written after that.
+    if damage and lite_file_differences(building, name):
+        source.require_vectors()
+        if folder.exists():
+            report(0, None, f"{folder.name} is not what was built ({damage[0]}); building it again beside it")
+        _build_lite(source, manifest, building, report)
     if damage:
-        report(0, None, f"{folder.name} is not what was built ({damage[0]}); building it again")
-        shutil.rmtree(folder)
+        install(work, name)
+    settle(work, name)
+    return bool(damage)
+
+
+def _build_lite(source: _Source, manifest: Manifest, building: Path, report: Report) -> None:
+    """The collection, complete and on the disk, in the folder `building`; artifact.json then vouches for it."""
     shutil.rmtree(building, ignore_errors=True)
-    started = time.monotonic()
+    work, started = building.parent, time.monotonic()
     with tempfile.TemporaryDirectory(prefix="papers-") as sockets:
         engine = LiteEngine(building, Path(sockets))
         try:
@@ -126,10 +134,8 @@ def _index_lite(source: _Source, manifest: Manifest, work: Path, report: Report)
             engine.close()
     _require_complete(building)
     sync_tree(building)
-    _record(work, manifest, folder_digests(building, Path(folder.name)), time.monotonic() - started)
-    building.replace(folder)
-    sync_folder(work)
-    return True
+    digests = folder_digests(building, Path(f"{manifest.collection.name}.db"))
+    _record(work, manifest, digests, time.monotonic() - started)
 
 
 def _index_server(source: _Source, manifest: Manifest, target: Target, report: Report) -> bool:

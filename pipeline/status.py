@@ -12,7 +12,7 @@ from manifests.errors import IndexRefused, InputRefused
 from pipeline.corpus import read_corpus
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.errors import StoreDamaged
-from pipeline.work import BUILDING, LINK, holder
+from pipeline.work import LINK, holder, unfinished
 
 
 def status(work: Path, manifest_path: Path, store: Path, spec: EmbeddingSpec) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def status(work: Path, manifest_path: Path, store: Path, spec: EmbeddingSpec) ->
         "papers": _corpus(work),
         "vectors": _vectors(work, store, spec),
         "collections": sorted(Artifact.read(work).collections) if work.is_dir() else [],
-        "unfinished": sorted(path.name for path in work.glob(f"{BUILDING}*")),
+        "unfinished": [path.name for path in unfinished(work)],
         "link": str(link.readlink()) if link.is_symlink() else None,
         "manifest": _manifest(manifest_path),
     }

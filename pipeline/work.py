@@ -2,7 +2,8 @@
 
 papers.parquet, corpus.json   load          COLLECTION.db     index, one folder a collection
 rejected.jsonl                load          milvus.db         link to the newest complete collection
-artifact.json                 index         .building-*.db    index, unfinished; never opened by anything else
+artifact.json                 index         .building-*.db    index, until it is complete and takes its place
+                                            .replaced-*.db    index, what stood in that place, until it is removed
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pipeline.errors import MachineRefused, WorkFolderHeld
 LINK = "milvus.db"
 LOCK = ".lock"
 BUILDING = ".building-"
+REPLACED = ".replaced-"
 
 
 class Target(NamedTuple):
@@ -94,20 +96,65 @@ def _holder(mark: str) -> str:
 
 def switch_link(work: Path, collection: str) -> None:
     """Let `milvus.db` lead to `collection`, in one step."""
+    _lead(work, f"{collection}.db")
+
+
+def _lead(work: Path, folder: str) -> None:
     link = work / LINK
-    if link.is_symlink() and link.readlink() == Path(f"{collection}.db"):
+    if link.is_symlink() and link.readlink() == Path(folder):
         return
     fresh = work / f".{LINK}-{os.getpid()}"
     fresh.unlink(missing_ok=True)
-    fresh.symlink_to(f"{collection}.db")
+    fresh.symlink_to(folder)
     fresh.replace(link)
     sync_folder(work)
+
+
+def install(work: Path, collection: str) -> None:
+    """Let the complete `.building-COLLECTION.db` become `COLLECTION.db`, also where one stands already.
+
+    That takes two renames. From before the first until after the second `milvus.db` leads to the new folder, where the
+    gate looks when there is no `COLLECTION.db`: a server that starts in between, or after a kill there, finds it.
+    """
+    folder, building = work / f"{collection}.db", work / f"{BUILDING}{collection}.db"
+    replaced = work / f"{REPLACED}{collection}.db"
+    if os.path.lexists(folder):
+        _lead(work, building.name)
+        _remove(replaced)
+        folder.replace(replaced)
+    building.replace(folder)
+    sync_folder(work)
+
+
+def settle(work: Path, collection: str) -> None:
+    """Remove what is left of a build of `collection`, now that `COLLECTION.db` is complete.
+
+    The link comes last: while it leads elsewhere the index does not count as published, and the same build comes here.
+    """
+    _remove(work / f"{REPLACED}{collection}.db")
+    _remove(work / f"{BUILDING}{collection}.db")
+    link = work / LINK
+    if link.is_symlink() and link.readlink() == Path(f"{BUILDING}{collection}.db"):
+        switch_link(work, collection)
+
+
+def _remove(path: Path) -> None:
+    """Whatever `path` is; a link alone, not what it leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def unfinished(work: Path) -> list[Path]:
+    """What builds that ended early left."""
+    return sorted([*work.glob(f"{BUILDING}*"), *work.glob(f"{REPLACED}*")])
 
 
 def leftovers(work: Path, kept: str) -> list[Path]:
     """Folders that neither the collection `kept` nor a running build needs: older collections, dead builds."""
     older = [path for path in work.glob("papers_*.db") if path.name != f"{kept}.db"]
-    return sorted(older + list(work.glob(f"{BUILDING}*")))
+    return sorted(older + unfinished(work))
 
 
 def prune(work: Path, kept: str) -> list[Path]:
@@ -118,15 +165,17 @@ def prune(work: Path, kept: str) -> list[Path]:
     """
     removed = leftovers(work, kept)
     others = [path.stem for path in removed if not path.name.startswith(BUILDING)]
-    if others and not (work / f"{kept}.db").is_dir():
-        absent = Difference("collection to keep; give the manifest of one that is here", kept, ", ".join(others))
+    here = (work / f"{kept}.db").is_dir()
+    if others and not here:
+        wanted = "collection to keep; give the manifest of one that is here, or build this one"
+        absent = Difference(wanted, kept, ", ".join(others))
         raise IndexRefused(f"prune of {work}", [absent])
     artifact = Artifact.read(work)
     remaining = {name: built for name, built in artifact.collections.items() if name == kept}
     if remaining != artifact.collections:
         Artifact(collections=remaining).write(work)
-    if others:
+    if removed and here:
         switch_link(work, kept)
     for path in removed:
-        shutil.rmtree(path)
+        _remove(path)
     return removed

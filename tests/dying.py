@@ -2,8 +2,8 @@
 
     python -m tests.dying MODULE:ATTRIBUTE[:NTH][:KIND] ARGUMENTS...
 
-KIND is `kill` (default), `interrupt`, `terminate`, `disk-full` or `kill-before-rename`; it strikes when ATTRIBUTE is called for the
-NTH time (default 1), the last one at the first rename after that.
+KIND is `kill` (default), `interrupt`, `terminate`, `disk-full` or `kill-before-rename[-N]`; it strikes when ATTRIBUTE
+is called for the NTH time (default 1), the last one at the first (Nth) rename after that.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def strike(kind: str) -> None:
         return
     if kind == "disk-full":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    if kind == "kill-before-rename":
-        Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment]
+    if kind.startswith("kill-before-rename"):
+        nth = int(kind.removeprefix("kill-before-rename").removeprefix("-") or 1)
+        Path.replace = fatal(Path.replace, nth, "kill")  # type: ignore[method-assign]
         return
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -144,6 +144,72 @@ def test_a_build_killed_anywhere_never_validates_and_resumes_to_the_same_digest(
     assert not list(resumed.work.glob(".building-*"))
 
 
+REBUILDING = {
+    "rows-inserted": "manifests.milvus:Milvus.seal",
+    "before-the-first-rename": "pipeline.index:install:1:kill-before-rename-2",
+    "between-the-renames": "pipeline.index:install:1:kill-before-rename-3",
+    "before-the-old-one-is-removed": "pipeline.index:settle",
+    "before-the-link-leads-back": "pipeline.work:switch_link",
+}
+
+
+@pytest.mark.parametrize("point", REBUILDING.values(), ids=REBUILDING)
+def test_a_rebuild_killed_anywhere_leaves_a_collection_that_can_be_served_and_the_same_command_finishes(
+    sample_build: Build, tmp_path: Path, point: str
+) -> None:
+    work = copied(sample_build, tmp_path)
+    name = read_manifest(sample_build.manifest).collection.name
+    published = folder_digests(work / f"{name}.db")
+    artifact = (work / "artifact.json").read_bytes()
+    (work / "artifact.json").unlink()
+
+    killed = die_at(point, tmp_path)
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    recorded = (work / "artifact.json").exists()
+    if not recorded:  # the old one is as it was: with its digests back it may be served
+        assert folder_digests(work / f"{name}.db") == published
+        (work / "artifact.json").write_bytes(artifact)
+    alone = run_pipeline("validate", *places(tmp_path)[:4])
+    assert alone.returncode == 0, alone.stderr
+    if not recorded:
+        (work / "artifact.json").unlink()
+    resumed = run_build(SAMPLE, tmp_path)
+    assert resumed.result["digest"] == sample_build.result["digest"]
+    assert run_pipeline("validate", *places(tmp_path)[:4]).returncode == 0
+    assert sorted(path.name for path in work.iterdir() if "papers_" in path.name) == [f"{name}.db"]
+    assert (work / "milvus.db").readlink() == Path(f"{name}.db")
+
+
+def test_a_damaged_collection_stays_until_the_one_built_beside_it_is_complete(
+    sample_build: Build, tmp_path: Path
+) -> None:
+    work = copied(sample_build, tmp_path)
+    folder = work / f"{read_manifest(sample_build.manifest).collection.name}.db"
+    segment = next(folder.rglob("data/*.parquet"))
+    segment.write_bytes(segment.read_bytes()[:-1])
+    damaged = folder_digests(folder)
+
+    killed = die_at("pipeline.index:_record", tmp_path)
+    before = folder_digests(folder)
+    again = run_build(SAMPLE, tmp_path)
+
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert "building it again beside it" in killed.stderr
+    assert before == damaged
+    assert again.result["digest"] == sample_build.result["digest"]
+    assert run_pipeline("validate", *places(tmp_path)[:4]).returncode == 0
+    assert sorted(path.name for path in work.iterdir() if "papers_" in path.name) == [folder.name]
+
+
+def copied(build: Build, folder: Path) -> Path:
+    """The published sample in `folder`, with its store; the work folder there."""
+    shutil.copytree(build.work, folder / "work", symlinks=True)
+    shutil.copytree(build.store, folder / "store")
+    shutil.copyfile(build.manifest, folder / "manifest.json")
+    return folder / "work"
+
+
 def test_ctrl_c_leaves_a_resumable_state_and_says_so(tmp_path: Path) -> None:
     interrupted = die_at("pipeline.embedding_store:write_part:2:interrupt", tmp_path)
 

@@ -36,6 +36,16 @@ def test_one_collection_is_left_and_the_link_leads_to_it(work: Path, kept: str) 
     assert (work / LINK).resolve() == (work / f"{kept}.db").resolve()
 
 
+def test_prune_between_the_two_renames_of_a_rebuild_removes_nothing(work: Path) -> None:
+    (work / f"{NEWER}.db").rename(work / f".replaced-{NEWER}.db")
+    before = sorted(work.rglob("*"))
+
+    with pytest.raises(IndexRefused, match="or build this one"):
+        prune(work, NEWER)
+
+    assert sorted(work.rglob("*")) == before
+
+
 def test_the_manifest_of_another_folder_removes_nothing(work: Path) -> None:
     before = sorted(work.rglob("*"))
 
