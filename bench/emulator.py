@@ -34,13 +34,26 @@ BATCH_MAX = {"text-embedding-v1": 25, "text-embedding-v2": 25}
 BATCH_MAX_OTHERS = 10
 TEXT_TOKENS_MAX = 8_192
 DIMENSIONS = (64, 128, 256, 512, 768, 1_024, 1_536, 2_048)
+Drip = Literal["status", "headers", "body", "chunks"]
+DRIP_S = 0.1
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+DRIPS: dict[Drip, tuple[bytes, bytes]] = {
+    "status": (b"HTTP/1.1 200 ", b"O"),
+    "headers": (_HEAD + b"X-Slow: ", b"a"),
+    "body": (_HEAD + b"Content-Length: 1000000\r\n\r\n", b" "),
+    "chunks": (_HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+}
 # A text with this word is refused by content inspection.
 UNSEEMLY = "unseemly-for-inspection"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens instead of, or to, one answer. `counts`: whether the quota is charged all the same."""
+    """What happens instead of, or to, one answer.
+
+    `drip`: from there on one byte every `DRIP_S`, until the client goes away. `counts`: whether the quota is charged
+    all the same.
+    """
 
     status: int = 200
     body: bytes | None = None
@@ -48,6 +61,7 @@ class Fault:
     mangle: Mangled | None = None
     delay_s: float = 0.0
     drop: Literal["before", "after"] | None = None
+    drip: Drip | None = None
     counts: bool = True
 
 
@@ -152,8 +166,16 @@ class Emulator:
                 "texts_bought_again": sum(times - 1 for times in bought.values()),
             }
 
-    def answer(self, asked: dict[str, Any], authorization: str) -> tuple[int, bytes, dict[str, str]] | None:
-        """Status, body and headers for one request; None to break the connection."""
+    def drip(self, connection: socket.socket, until: Drip) -> None:
+        """The beginning of an answer at once, then a byte now and then for as long as anybody reads."""
+        begun, bytes_then = DRIPS[until]
+        with contextlib.suppress(OSError):
+            connection.sendall(begun)
+            while not self._stopped.wait(DRIP_S):
+                connection.sendall(bytes_then)
+
+    def answer(self, asked: dict[str, Any], authorization: str) -> tuple[int, bytes, dict[str, str]] | Drip | None:
+        """Status, body and headers for one request; where it drips from; None to break the connection."""
         with self._lock:
             fault = self._faults.popleft() if self._faults else (self._standing or Fault())
         texts, tokens = texts_of(asked), 0
@@ -172,6 +194,9 @@ class Emulator:
             problem = 429, over, "Requests rate limit exceeded, please try again later."
         if fault.drop == "after":
             return self._record(asked, tokens, None)
+        if fault.drip:
+            self._record(asked, tokens, None)
+            return fault.drip
         if problem:
             status, code, message = problem
             body = json.dumps({"code": code, "message": message, "request_id": "emulated"}).encode()
@@ -288,6 +313,10 @@ class _Handler(BaseHTTPRequestHandler):
         answered = self.server.service.answer(json.loads(body), self.headers.get("Authorization", ""))
         if answered is None:
             self.server.reset(self.connection)
+            self.close_connection = True
+            return
+        if isinstance(answered, str):
+            self.server.service.drip(self.connection, answered)
             self.close_connection = True
             return
         self._write(*answered)

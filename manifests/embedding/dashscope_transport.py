@@ -6,14 +6,18 @@ adapter below turns every failure into an exception of its own, which the SDK le
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 import time
+from http.client import HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
+from urllib3 import Timeout
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
 
 ANSWER_BYTES_MAX = 64 * 2**20
@@ -51,7 +55,7 @@ def open_session(base_url: str, connections: int) -> requests.Session:
 
 
 class OneShot(HTTPAdapter):  # type: ignore[misc]  # requests ships no types
-    """Sends once and reads the whole answer before its read timeout has passed as a whole."""
+    """Sends once; connecting, sending and the whole answer together end within the sum of the two timeouts."""
 
     def send(self, request: Any, stream: bool = False, timeout: Any = None, **options: Any) -> requests.Response:  # noqa: ARG002 -- the body is always read here
         """The answer with its body read.
@@ -59,9 +63,10 @@ class OneShot(HTTPAdapter):  # type: ignore[misc]  # requests ships no types
         Raises:
             Unsent, Dropped, TimedOut: as their names say.
         """
-        deadline = time.monotonic() + sum(timeout)
+        connect_s, read_s = timeout
+        whole = Timeout(connect=connect_s, read=read_s, total=connect_s + read_s)
         try:
-            response = super().send(request, stream=True, timeout=timeout, **options)
+            response = super().send(request, stream=True, timeout=whole, **options)
         except requests.ConnectTimeout as exc:
             raise Unsent("no connection in time") from exc
         except requests.Timeout as exc:
@@ -69,13 +74,57 @@ class OneShot(HTTPAdapter):  # type: ignore[misc]  # requests ships no types
         except requests.ConnectionError as exc:
             raise _broken(exc) from exc
         try:
-            response._content = _body(response, deadline)  # noqa: SLF001 -- where requests keeps a body it has read
+            response._content = _body(response)  # noqa: SLF001 -- where requests keeps a body it has read
         finally:
             response.close()
         return response
 
+    def get_connection_with_tls_context(self, *request: Any, **options: Any) -> Any:
+        """The pool for a request, through a proxy or not, with connections that keep to the deadline."""
+        pool = super().get_connection_with_tls_context(*request, **options)
+        if not issubclass(pool.ConnectionCls.response_class, _Answer):
+            pool.ConnectionCls = _bounded(pool.ConnectionCls)
+        return pool
 
-def _body(response: requests.Response, deadline: float) -> bytes:
+
+@functools.cache
+def _bounded(connection: type) -> type:
+    return type(connection.__name__, (connection,), {"response_class": _Answer})
+
+
+class _Answer(HTTPResponse):
+    """An answer that ends when the read timeout has passed as a whole, however its bytes are spread over time."""
+
+    def __init__(self, sock: Any, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        self.fp = io.BufferedReader(_UntilDeadline(sock, self.fp.detach()))
+
+
+class _UntilDeadline(io.RawIOBase):
+    """What comes out of a socket within its timeout from now; each read is given what is left of it."""
+
+    def __init__(self, sock: Any, stream: Any) -> None:
+        self._sock = sock
+        self._stream = stream
+        self._deadline = time.monotonic() + sock.gettimeout()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer did not end in time")
+        self._sock.settimeout(left_s)
+        count: int | None = self._stream.readinto(buffer)
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def _body(response: requests.Response) -> bytes:
     """All of the body; closing before its end drops the connection, so a half-read one is never used again."""
     chunks, size = [], 0
     try:
@@ -84,11 +133,9 @@ def _body(response: requests.Response, deadline: float) -> bytes:
             size += len(chunk)
             if size > ANSWER_BYTES_MAX:
                 raise Dropped(f"an answer of more than {ANSWER_BYTES_MAX:,} bytes")
-            if time.monotonic() > deadline:
-                raise TimedOut("the answer did not end in time")
     except requests.ConnectionError as exc:
         if exc.args and isinstance(exc.args[0], ReadTimeoutError):
-            raise TimedOut("the answer stopped half-way") from exc
+            raise TimedOut("the answer did not end in time") from exc
         raise Dropped("the connection broke during the answer") from exc
     except requests.RequestException as exc:
         raise Dropped("the answer broke off or could not be decoded") from exc

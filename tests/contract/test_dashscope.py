@@ -8,14 +8,16 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from bench.emulator import UNSEEMLY, Emulator, Fault, Quota, emulator, refusal
-from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, ledger_account
+from bench.emulator import UNSEEMLY, Drip, Emulator, Fault, Quota, emulator, refusal
+from manifests.embedding.dashscope import CONNECT_TIMEOUT_S, DashScopeEmbedder, dashscope_spec, ledger_account
 from manifests.errors import InputRefused, ProviderBusy, ProviderRefused, QuotaExhausted, TextRefused
 from manifests.ledger import Ledger, Limits
 
@@ -177,38 +179,20 @@ def test_a_hanging_service_is_a_timeout_and_counts_longest(service, tmp_path, de
     assert ended[0] > 100
 
 
-def test_an_answer_that_trickles_ends_at_the_deadline(tmp_path):
-    """Each piece arrives within the read timeout; only a deadline over the whole ends it."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    stopped = threading.Event()
+@pytest.mark.parametrize("drip", get_args(Drip))
+@pytest.mark.parametrize("query", [False, True], ids=["documents", "query"])
+def test_an_answer_that_drips_ends_at_the_deadline_wherever_it_drips(service, tmp_path, drip, query):
+    """Each byte arrives within the read timeout; only a deadline over the whole ends it."""
+    embedder = opened(service, tmp_path, read_timeout_s=0.5)
+    service.will(Fault(drip=drip))
+    started = time.monotonic()
 
-    def trickle() -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(65_536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n")
-            while not stopped.wait(0.05):
-                try:
-                    connection.sendall(b" " * 70_000)
-                except OSError:
-                    return
-                if stopped.wait(0.1):
-                    return
-
-    thread = threading.Thread(target=trickle)
-    thread.start()
-    base_url = f"http://127.0.0.1:{listener.getsockname()[1]}/api/v1"
-    ledger = Ledger(tmp_path / "ledger.db", "a", Limits(1_000, 1_000_000))
-    embedder = DashScopeEmbedder(dashscope_spec(), api_key=KEY, ledger=ledger, base_url=base_url, read_timeout_s=0.2)
-    try:
-        with pytest.raises(ProviderBusy) as caught:
-            embedder.embed_query("graphs", timeout_s=0.5)
-    finally:
-        stopped.set()
-        thread.join()
-        listener.close()
+    with pytest.raises(ProviderBusy) as caught:
+        embedder.embed_query("graphs", timeout_s=1.0) if query else embedder.embed_documents(TEXTS)
 
     assert caught.value.reason == "timeout"
+    assert time.monotonic() - started < CONNECT_TIMEOUT_S + 0.5 + 1.0
+    assert embedder.embed_documents(TEXTS).shape == (3, 1024)
 
 
 def test_no_address_is_busy_and_costs_no_quota(service, tmp_path, monkeypatch):

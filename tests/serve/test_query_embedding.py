@@ -8,11 +8,12 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from bench.emulator import UNSEEMLY, Emulator, Fault, Quota, emulator, refusal
+from bench.emulator import UNSEEMLY, Drip, Emulator, Fault, Quota, emulator, refusal
 from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, ledger_account
 from manifests.ledger import Ledger, Limits
 from serve.breaker import PAUSE_FIRST_S, PAUSE_MAX_S, Breaker
@@ -229,6 +230,22 @@ def test_a_provider_that_hangs_costs_one_deadline_and_then_milliseconds(service,
     assert first_s <= DEADLINE_S + 0.2
     assert {reason for reason, _ in later} == {"circuit_open"}
     assert max(spent_s for _, spent_s in later) < 0.1
+
+
+@pytest.mark.parametrize("drip", get_args(Drip))
+def test_a_provider_that_drips_is_a_timeout_that_opens_the_circuit_and_holds_no_call(service, state, tmp_path, drip):
+    clock = Clock()
+    queries = opened(service, state, tmp_path, clock=clock, deadline_s=DEADLINE_S)
+    service.always(Fault(drip=drip))
+
+    answers = ask(queries, *[f"query {number}" for number in range(20)])
+
+    assert set(answers) <= {"timeout", "busy"}
+    assert queries.circuit == "open"
+    service.always(None)
+    clock.now += PAUSE_MAX_S
+    assert isinstance(ask_one(queries, "back again")[0], np.ndarray)
+    assert queries.state()["in_flight"] == 0
 
 
 def test_a_cached_query_is_answered_while_the_circuit_is_open(service, queries, hasty):
