@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from manifests.errors import Difference, IndexRefused
+from manifests.errors import ArtifactDamaged, Difference, IndexRefused
 from manifests.files import write_atomically
 
 NAME = "artifact.json"
@@ -41,16 +41,20 @@ class Artifact(BaseModel):
         """The artifact of `folder`; an absent one holds nothing.
 
         Raises:
-            IndexRefused: there is a file and it is not an artifact.
+            ArtifactDamaged: there is a file and it is not an artifact.
+            IndexRefused: there is something else, which no build can replace.
         """
         path = folder / NAME
         if not path.exists():
             return cls()
+        if not path.is_file():
+            wanted = "a file; move what is there away"
+            raise IndexRefused(f"index {folder}", [Difference(NAME, wanted, "something else")])
         try:
             return cls.model_validate(json.loads(path.read_bytes()))
         except (ValueError, RecursionError, ValidationError) as error:
             found = str(error).splitlines()[0]
-            raise IndexRefused(
+            raise ArtifactDamaged(
                 f"index {folder}", [Difference(NAME, "what the build wrote; build again to restore it", found)]
             ) from error
 

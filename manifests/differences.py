@@ -14,7 +14,7 @@ from manifests.artifact import Artifact, file_differences
 from manifests.collection import collection_facts, content_sha256, ids_sha256
 from manifests.contract import Catalogue, CollectionFacts, Manifest, TextVersions, canonical_json
 from manifests.embedding.spec import EmbeddingSpec
-from manifests.errors import Difference
+from manifests.errors import ArtifactDamaged, Difference
 from manifests.lite import folder_digests
 from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION
 
@@ -53,10 +53,18 @@ def spec_differences(manifest: Manifest, query_spec: EmbeddingSpec) -> list[Diff
 
 
 def lite_file_differences(folder: Path, collection: str) -> list[Difference]:
-    """Differences between the files of `folder` and artifact.json beside it; reads bytes, opens nothing."""
+    """Differences between the files of `folder` and artifact.json beside it; reads bytes, opens nothing.
+
+    Raises:
+        IndexRefused: artifact.json is no file.
+    """
     if not folder.is_dir():
         return [Difference("index folder", f"{folder}; build it, or set the Milvus URI", "no such folder")]
-    digests = {name: built.files for name, built in Artifact.read(folder.parent).collections.items() if built.files}
+    try:
+        collections = Artifact.read(folder.parent).collections
+    except ArtifactDamaged as damage:
+        return damage.differences
+    digests = {name: built.files for name, built in collections.items() if built.files}
     if collection not in digests:
         known = ", ".join(sorted(digests)) or "none"
         return [Difference(f"{ARTIFACT} in {folder.parent}", f"digests of {collection}", f"digests of {known}")]

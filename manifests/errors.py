@@ -10,6 +10,7 @@ ContractError
 ├── MilvusError           5  Milvus failed or did not answer
 │   └── MilvusTimeout     5  … within the deadline of the call
 ├── IndexRefused          6  manifest, files or collection differ; names every difference
+│   └── ArtifactDamaged   6  artifact.json is not what a build wrote; a build writes it, and the collection, anew
 └── ForeignDatabase       6  a ledger file is not ours, of another version, or cannot be opened
 """
 
@@ -109,6 +110,10 @@ class IndexRefused(ContractError):
         self.differences = differences
         lines = "".join(f"\n  - {difference}" for difference in differences)
         super().__init__(f"{subject} refused, {len(differences)} difference(s):{lines}")
+
+
+class ArtifactDamaged(IndexRefused):
+    """There is an artifact.json and it is not what a build wrote, so nothing vouches for any collection beside it."""
 
 
 class ForeignDatabase(ContractError):

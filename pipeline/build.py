@@ -25,7 +25,7 @@ from pipeline.measure import Meter
 from pipeline.places import Places
 from pipeline.publish import draft
 from pipeline.snapshot import open_snapshot
-from pipeline.work import LINK, Target, held, switch_link
+from pipeline.work import LINK, Target, held, recorded, switch_link
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def build(request: Request, embedder: Embedder, console: Console) -> Built:
             manifest = draft(corpus, embedder.spec)
             if is_published(manifest, places):
                 return Built(manifest, places.manifest, None, meter)
-        _require_milvus(places.target)  # before vectors are paid for
+        _require_target(places.target)  # before vectors are paid for
         with EmbeddingStore(places.store, embedder.spec) as store:
             with meter.stage("embed"), console.stage("embed") as report:
                 vectors = embed(corpus.path, store, embedder, request.policy, report)
@@ -86,12 +86,14 @@ def build(request: Request, embedder: Embedder, console: Console) -> Built:
     return Built(manifest, places.manifest, vectors, meter)
 
 
-def _require_milvus(target: Target) -> None:
-    """Ask the server for its collections; Lite is our own child and starts when it is needed.
+def _require_target(target: Target) -> None:
+    """Read artifact.json, and ask a server for its collections; Lite is our own child and starts when it is needed.
 
     Raises:
+        IndexRefused: artifact.json is no file, so it could not be written.
         MilvusError: nobody answers, or not to this token.
     """
+    recorded(target.work)
     if not is_lite(target.uri):
         with Milvus(target.uri, token=target.token) as milvus:
             milvus.collections()

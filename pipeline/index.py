@@ -36,7 +36,7 @@ from manifests.texts import search_text_of
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report
 from pipeline.records import TEXT_SHA256
-from pipeline.work import BUILDING, Target, install, settle
+from pipeline.work import BUILDING, Target, install, recorded, settle
 
 # A server takes at most 64 MB an insert; a row is some 8 kB.
 INSERT_ROWS = 1_000
@@ -67,8 +67,10 @@ def index(
 
     Raises:
         InputRefused: papers have no vector; nothing was created or removed.
+        IndexRefused: artifact.json cannot be replaced; nothing was created or removed.
         MilvusError: Milvus failed; nothing that was served before has changed.
     """
+    recorded(target.work)
     source = _Source(papers, read_vectors, missing)
     if is_lite(target.uri):
         return _index_lite(source, manifest, target.work, report)
@@ -205,7 +207,7 @@ def _require_complete(folder: Path) -> None:
 
 def record_seconds(work: Path, collection: str, seconds: Mapping[str, float]) -> None:
     """Note in the artifact of `work` how long the other stages of the build took that completed `collection`."""
-    collections = Artifact.read(work).collections
+    collections = recorded(work)
     built = collections.get(collection)
     if built is None:  # it was on the server already, built from another folder
         return
@@ -222,8 +224,6 @@ def _record(work: Path, manifest: Manifest, files: dict[str, str], seconds: floa
         seconds={"index": round(seconds, 3)},
     )
     collections = {
-        name: known
-        for name, known in Artifact.read(work).collections.items()
-        if not known.files or (work / f"{name}.db").is_dir()
+        name: known for name, known in recorded(work).items() if not known.files or (work / f"{name}.db").is_dir()
     }
     Artifact(collections=collections | {manifest.collection.name: built}).write(work)

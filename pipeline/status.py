@@ -23,7 +23,7 @@ def status(work: Path, manifest_path: Path, store: Path, spec: EmbeddingSpec) ->
         "held_by": holder(work),
         "papers": _corpus(work),
         "vectors": _vectors(work, store, spec),
-        "collections": sorted(Artifact.read(work).collections) if work.is_dir() else [],
+        "collections": _collections(work),
         "unfinished": [path.name for path in unfinished(work)],
         "link": str(link.readlink()) if link.is_symlink() else None,
         "manifest": _manifest(manifest_path),
@@ -46,6 +46,13 @@ def _vectors(work: Path, folder: Path, spec: EmbeddingSpec) -> dict[str, int] | 
     except StoreDamaged as damage:
         return str(damage)
     return {"texts": len(wanted), "stored": len(wanted) - missing}
+
+
+def _collections(work: Path) -> list[str] | str:
+    try:
+        return sorted(Artifact.read(work).collections)
+    except IndexRefused as refusal:
+        return str(refusal)
 
 
 def _manifest(path: Path) -> str | None:

@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from manifests.artifact import Artifact
-from manifests.errors import Difference, IndexRefused
+from manifests.artifact import Artifact, BuiltCollection
+from manifests.errors import ArtifactDamaged, Difference, IndexRefused
 from manifests.files import sync_folder
 from pipeline.errors import MachineRefused, WorkFolderHeld
 
@@ -108,6 +108,18 @@ def _lead(work: Path, folder: str) -> None:
     fresh.symlink_to(folder)
     fresh.replace(link)
     sync_folder(work)
+
+
+def recorded(work: Path) -> dict[str, BuiltCollection]:
+    """What artifact.json says of each collection: of none when it is damaged, so that a build writes it anew.
+
+    Raises:
+        IndexRefused: what bears that name is no file, and would stop the build at its end.
+    """
+    try:
+        return Artifact.read(work).collections
+    except ArtifactDamaged:
+        return {}
 
 
 def install(work: Path, collection: str) -> None:

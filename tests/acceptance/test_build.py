@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,46 @@ def test_a_rebuild_killed_anywhere_leaves_a_collection_that_can_be_served_and_th
     assert run_pipeline("validate", *places(tmp_path)[:4]).returncode == 0
     assert sorted(path.name for path in work.iterdir() if "papers_" in path.name) == [f"{name}.db"]
     assert (work / "milvus.db").readlink() == Path(f"{name}.db")
+
+
+UNREADABLE = {"truncated": lambda content: content[: len(content) // 2], "not-text": lambda _: b"\xff\0"}
+
+
+@pytest.mark.parametrize("spoil", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_build_restores_an_artifact_that_cannot_be_read(
+    sample_build: Build, tmp_path: Path, spoil: Callable[[bytes], bytes]
+) -> None:
+    artifact = copied(sample_build, tmp_path) / "artifact.json"
+    artifact.write_bytes(spoil(artifact.read_bytes()))
+
+    refused = run_pipeline("validate", *places(tmp_path)[:4])
+    seen = run_pipeline("status", "--work", artifact.parent, "--json")
+    again = run_build(SAMPLE, tmp_path)
+
+    assert refused.returncode == 6
+    assert "build again to restore it" in refused.stderr
+    assert "build again to restore it" in json.loads(seen.stdout)["collections"]
+    assert again.result["digest"] == sample_build.result["digest"]
+    assert set(Artifact.read(artifact.parent).collections) == {read_manifest(again.manifest).collection.name}
+    assert run_pipeline("validate", *places(tmp_path)[:4]).returncode == 0
+
+
+def test_a_folder_in_the_place_of_the_artifact_is_refused_with_6_before_anything_is_embedded(
+    sample_build: Build, tmp_path: Path
+) -> None:
+    work = copied(sample_build, tmp_path)
+    (work / "artifact.json").unlink()
+    (work / "artifact.json").mkdir()
+    shutil.rmtree(tmp_path / "store")
+
+    validated = run_pipeline("validate", *places(tmp_path)[:4])
+    (tmp_path / "manifest.json").unlink()
+    built = run_pipeline("build", SAMPLE, *places(tmp_path))
+
+    assert (validated.returncode, built.returncode) == (6, 6)
+    for refused in (validated, built):
+        assert "artifact.json: expected a file; move what is there away, found something else" in refused.stderr
+    assert not (tmp_path / "store").exists() or stored_texts(tmp_path) == 0
 
 
 def test_a_damaged_collection_stays_until_the_one_built_beside_it_is_complete(
