@@ -46,7 +46,7 @@ def dimension_of(asked: dict[str, Any]) -> int:
     return int(asked.get("parameters", {}).get("dimension", 1_024))
 
 
-def embeddings(asked: dict[str, Any], texts: list[str], tokens: int, mangle: Mangled | None) -> bytes:
+def embeddings(asked: dict[str, Any], texts: list[str], usage: Any, mangle: Mangled | None) -> bytes:
     model, dimension = str(asked["model"]), dimension_of(asked)
     vectors = [vector(text, model, dimension).round(6).tolist() for text in texts]
     entries: list[dict[str, Any]] = [
@@ -54,7 +54,7 @@ def embeddings(asked: dict[str, Any], texts: list[str], tokens: int, mangle: Man
     ]
     answer: dict[str, Any] = {
         "output": {"embeddings": entries},
-        "usage": {"total_tokens": tokens},
+        "usage": usage,
         "request_id": "emulated",
     }
     if mangle:

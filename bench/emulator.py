@@ -36,6 +36,7 @@ TEXT_TOKENS_MAX = 8_192
 DIMENSIONS = (64, 128, 256, 512, 768, 1_024, 1_536, 2_048)
 Drip = Literal["status", "headers", "body", "chunks"]
 DRIP_S = 0.1
+AS_COUNTED = "as counted"
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 DRIPS: dict[Drip, tuple[bytes, bytes]] = {
     "status": (b"HTTP/1.1 200 ", b"O"),
@@ -51,8 +52,8 @@ UNSEEMLY = "unseemly-for-inspection"
 class Fault:
     """What happens instead of, or to, one answer.
 
-    `drip`: from there on one byte every `DRIP_S`, until the client goes away. `counts`: whether the quota is charged
-    all the same.
+    `drip`: from there on one byte every `DRIP_S`, until the client goes away. `usage`: what is reported in place of
+    what was counted. `counts`: whether the quota is charged all the same.
     """
 
     status: int = 200
@@ -62,6 +63,7 @@ class Fault:
     delay_s: float = 0.0
     drop: Literal["before", "after"] | None = None
     drip: Drip | None = None
+    usage: Any = AS_COUNTED
     counts: bool = True
 
 
@@ -201,7 +203,8 @@ class Emulator:
             status, code, message = problem
             body = json.dumps({"code": code, "message": message, "request_id": "emulated"}).encode()
             return self._record(asked, tokens, (status, body, {}))
-        body = fault.body if fault.body is not None else embeddings(asked, texts, tokens, fault.mangle)
+        usage = {"total_tokens": tokens} if fault.usage == AS_COUNTED else fault.usage
+        body = fault.body if fault.body is not None else embeddings(asked, texts, usage, fault.mangle)
         return self._record(asked, tokens, (fault.status, body, fault.headers))
 
     def _refuse(self, asked: dict[str, Any], texts: list[str], authorization: str) -> tuple[int, str, str] | None:

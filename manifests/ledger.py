@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from manifests.errors import QuotaExhausted
-from manifests.ledger_file import machine_boot, machine_clock, open_ledger_file
+from manifests.ledger_file import Account, machine_boot, machine_clock, open_ledger_file
 
 log = logging.getLogger(__name__)
 
@@ -99,24 +99,6 @@ class _Room(NamedTuple):
     tokens: int
 
 
-@dataclass
-class _Account:
-    """The row of one account; times are seconds of the ledger's clock."""
-
-    name: str
-    boot: str
-    last: float
-    hold: float = 0.0
-    strikes: int = 0
-    pace: float = 1.0
-    ramp: float = 0.0
-    admitted: float = -math.inf
-    request_tat: float = 0.0
-    token_tat: float = 0.0
-    query_tat: float = 0.0
-    ratio: float = 0.0
-
-
 class Ledger:
     """Requests and tokens of one account; safe for threads and for several programs on one file.
 
@@ -177,9 +159,13 @@ class Ledger:
         raise QuotaExhausted("the program is stopping; nothing was sent", wait_s=0.0)
 
     def settle(self, reservation: Reservation, *, tokens: int | None) -> None:
-        """The answer is here: count until a window from now, with the usage reported or else the estimate."""
+        """The answer is here: count until a window from now, with the usage reported or else the estimate.
 
-        def change(account: _Account, now: float) -> None:
+        No usage is believed beyond a whole minute's tokens.
+        """
+        tokens = None if tokens is None else min(tokens, self.limits.tokens_per_minute)
+
+        def change(account: Account, now: float) -> None:
             self._end(reservation, account, now, reservation.tokens if tokens is None else tokens)
             if tokens is not None:
                 seen = tokens / (reservation.estimate + SMALL_TOKENS)
@@ -196,7 +182,7 @@ class Ledger:
         never over one window, so that a mistaken "come back tomorrow" outlives no minute.
         """
 
-        def change(account: _Account, now: float) -> None:
+        def change(account: Account, now: float) -> None:
             self._end(reservation, account, now, 0)
             account.strikes = min(account.strikes + 1, STRIKES_MAX)
             pause = self.window_s * HOLD_FIRST * 2 ** (account.strikes - 1)
@@ -209,7 +195,7 @@ class Ledger:
     def forget(self, reservation: Reservation) -> None:
         """The request never left this machine (no address, no connection): give its room back."""
 
-        def change(account: _Account, now: float) -> None:
+        def change(account: Account, now: float) -> None:
             self._end(reservation, account, now, 0)
             self._db.execute("DELETE FROM reservation WHERE id = ?", (reservation.id,))
 
@@ -263,7 +249,7 @@ class Ledger:
                 wait_s=0.0,
             ) from exc
 
-    def _pace_wait(self, account: _Account, now: float, *, query: bool) -> float:
+    def _pace_wait(self, account: Account, now: float, *, query: bool) -> float:
         """Seconds until the pacer lets one more go. Queries have one of their own: a build does not delay them."""
         if query:
             return account.query_tat - self.window_s * BURST_QUERIES - now
@@ -290,7 +276,7 @@ class Ledger:
         return _Room(int(row[0]), int(row[1]))
 
     def _insert(
-        self, account: _Account, reservation: Reservation, room: _Room, counted: _Room, *, query: bool
+        self, account: Account, reservation: Reservation, room: _Room, counted: _Room, *, query: bool
     ) -> Reservation:
         """Count it and move its pacer."""
         now = reservation.sent
@@ -311,7 +297,7 @@ class Ledger:
         account.token_tat = max(account.token_tat, now) + tokens_slot_s
         return replace(reservation, token_s=token_s)
 
-    def _ramped(self, slot: float, account: _Account, now: float) -> float:
+    def _ramped(self, slot: float, account: Account, now: float) -> float:
         """`slot`, longer while the ramp after a pause lasts, but never by more than what is left of the ramp."""
         ramp_s = self.window_s * RAMP
         left = account.ramp + ramp_s - now
@@ -320,7 +306,7 @@ class Ledger:
         rate = RAMP_START + (1 - RAMP_START) * max(0.0, 1 - left / ramp_s)
         return min(slot / rate, slot + left)
 
-    def _end(self, reservation: Reservation, account: _Account, now: float, tokens: int) -> None:
+    def _end(self, reservation: Reservation, account: Account, now: float, tokens: int) -> None:
         """Count to a window after the answer, and give the pacer back what the estimate was too high."""
         counted_by = max(reservation.sent, min(now, reservation.sent + self._count_guard_s))
         self._write(reservation.id, counted_by + self.window_s + MARGIN_S, tokens)
@@ -332,7 +318,7 @@ class Ledger:
             (reservation_id, self.account, until, tokens),
         )
 
-    def _record(self, change: Callable[[_Account, float], None]) -> None:
+    def _record(self, change: Callable[[Account, float], None]) -> None:
         """Write down an answer. If that fails, the reservation stands and counts longest: only logged."""
         try:
             with self._transaction() as (account, now):
@@ -341,7 +327,7 @@ class Ledger:
             log.warning("ledger %s: an answer could not be recorded (%s); it counts longer", self.path, exc)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[tuple[_Account, float]]:
+    def _transaction(self) -> Iterator[tuple[Account, float]]:
         """The account, its ended reservations removed, and the time; all of it written on leaving."""
         with self._lock:
             self._db.execute("BEGIN IMMEDIATE")
@@ -351,6 +337,7 @@ class Ledger:
                     "DELETE FROM reservation WHERE account = ? AND until <= ?", (self.account, account.last)
                 )
                 yield account, account.last
+                account.bound(account.last + self.window_s)
                 self._db.execute("REPLACE INTO account VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", astuple(account))
                 self._db.execute("COMMIT")
             except BaseException:
@@ -358,13 +345,13 @@ class Ledger:
                     self._db.execute("ROLLBACK")
                 raise
 
-    def _read(self) -> _Account:
+    def _read(self) -> Account:
         """The account as of now. After a restart of the machine the time it was off counts as no time at all."""
         now = self._clock()
         row = self._db.execute("SELECT * FROM account WHERE name = ?", (self.account,)).fetchone()
         if row is None:
-            return _Account(self.account, self._boot, now)
-        account = _Account(*row)
+            return Account(self.account, self._boot, now)
+        account = Account(*row)
         if account.boot != self._boot or now < account.last - 1.0:
             shift = now - account.last
             self._db.execute("UPDATE reservation SET until = until + ? WHERE account = ?", (shift, self.account))
@@ -376,6 +363,7 @@ class Ledger:
             account.query_tat += shift
             account.boot, account.last = self._boot, now
         account.last = max(account.last, now)
+        account.bound(account.last + self.window_s)
         return account
 
     def _exhausted(self, estimate: int, *, wait_s: float, timeout_s: float) -> QuotaExhausted:

@@ -1,10 +1,12 @@
-"""The file of the ledger: its tables, how it is opened, and the clock its times are of."""
+"""The file of the ledger: its tables, the row of an account, how it is opened, and the clock its times are of."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import sqlite3
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from manifests.errors import ForeignDatabase
@@ -12,6 +14,8 @@ from manifests.errors import ForeignDatabase
 APPLICATION_ID = 0x49504C67
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 5.0
+# Of the usage of texts to what they were estimated at; a stored one beyond it comes from an absurd answer.
+RATIO_MAX = 4.0
 SCHEMA = """
 CREATE TABLE account (
     name TEXT PRIMARY KEY, boot TEXT NOT NULL, last REAL NOT NULL, hold REAL NOT NULL, strikes INTEGER NOT NULL,
@@ -23,6 +27,31 @@ CREATE TABLE reservation (
 );
 CREATE INDEX reservation_by_end ON reservation (account, until, tokens);
 """
+
+
+@dataclass
+class Account:
+    """The row of one account, its columns in their order; times are seconds of the ledger's clock."""
+
+    name: str
+    boot: str
+    last: float
+    hold: float = 0.0
+    strikes: int = 0
+    pace: float = 1.0
+    ramp: float = 0.0
+    admitted: float = -math.inf
+    request_tat: float = 0.0
+    token_tat: float = 0.0
+    query_tat: float = 0.0
+    ratio: float = 0.0
+
+    def bound(self, horizon: float) -> None:
+        """Nothing counts longer than a window, so nobody need wait past `horizon`, whatever a provider reported."""
+        self.request_tat = min(self.request_tat, horizon)
+        self.token_tat = min(self.token_tat, horizon)
+        self.query_tat = min(self.query_tat, horizon)
+        self.ratio = min(self.ratio, RATIO_MAX)
 
 
 def open_ledger_file(path: Path) -> sqlite3.Connection:

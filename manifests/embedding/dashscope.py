@@ -26,6 +26,8 @@ from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.errors import ContractError, InputRefused, ProviderBusy, ProviderRefused, TextRefused
 from manifests.ledger import Ledger, Limits, Reservation
 
+log = logging.getLogger(__name__)
+
 BASE_URL = "https://dashscope.aliyuncs.com/api/v1"
 MODEL = "text-embedding-v4"
 DIMENSION = 1_024
@@ -136,6 +138,7 @@ class DashScopeEmbedder:
         self._counts: dict[str, int] = {}
         self._bought: dict[str, Vectors] = {}
         self._spent = 0
+        self._warned = False
 
     @property
     def tokens_spent(self) -> int:
@@ -236,7 +239,10 @@ class DashScopeEmbedder:
         response = self._send(batch, reservation, timeouts, query=query)
         status = int(response.status_code)
         if status == HTTPStatus.OK:
-            self._settle(reservation, answer.total_tokens(response.usage))
+            tokens = answer.total_tokens(response.usage, batch)
+            if tokens is None:
+                self._warn_of(response.usage, reservation)
+            self._settle(reservation, tokens)
             return answer.vectors_of(response, len(batch), self.spec.dimension)
         code, retry_after_s = answer.code_of(response), answer.retry_after_s(response)
         if answer.is_throttled(status, code):
@@ -295,6 +301,17 @@ class DashScopeEmbedder:
     def _settle(self, reservation: Reservation, tokens: int | None) -> None:
         self.ledger.settle(reservation, tokens=tokens)
         self._spend(reservation.tokens if tokens is None else tokens)
+
+    def _warn_of(self, usage: object, reservation: Reservation) -> None:
+        """Once: a service that reports no usage does so in every answer."""
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "DashScope reported a usage that these texts cannot have (%s); such answers count as estimated, "
+                "here %d tokens",
+                answer.shown(usage, self._key)[:80],
+                reservation.tokens,
+            )
 
     def _spend(self, tokens: int) -> None:
         with self._lock:

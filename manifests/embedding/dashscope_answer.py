@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -17,6 +18,8 @@ from manifests.embedding.spec import Vectors
 from manifests.errors import ProviderBusy
 
 MESSAGE_CHARS_MAX = 300
+# What a model may put around each text.
+FRAME_TOKENS = 16
 
 _BUSY_CODES = ("throttling", "internalerror", "serviceunavailable", "requesttimeout", "gatewaytimeout")
 _INSPECTION_CODES = ("datainspection", "data_inspection")
@@ -46,10 +49,11 @@ def vectors_of(response: Any, count: int, dimension: int) -> Vectors:
     return check_vectors(vectors, count, dimension)
 
 
-def total_tokens(usage: Any) -> int | None:
-    """The usage reported, None when none or no sensible number was."""
+def total_tokens(usage: Any, texts: Sequence[str]) -> int | None:
+    """The usage reported, None when none was or these texts cannot have been counted so."""
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
-    return total if type(total) is int and total >= 0 else None
+    most = sum(len(text.encode()) for text in texts) + FRAME_TOKENS * len(texts)  # no token is shorter than a byte
+    return total if type(total) is int and len(texts) <= total <= most else None
 
 
 def code_of(response: Any) -> str:

@@ -63,6 +63,41 @@ def test_usage_reported_by_the_service_is_what_is_counted(service, embedder):
     assert embedder.usage_note() == f"1/100,000 requests, {usage.tokens}/100,000,000 tokens a minute"
 
 
+ABSURD_USAGES = [
+    *({"total_tokens": tokens} for tokens in (10**12, 2**63, 10**300, 2_000, 2, 0, -5, 27.0, "27", True, None, [27])),
+    {},
+    None,
+    "27",
+    [],
+]
+
+
+@pytest.mark.parametrize("usage", ABSURD_USAGES, ids=str)
+def test_a_usage_that_cannot_be_is_counted_as_estimated_and_the_vectors_are_kept(service, embedder, caplog, usage):
+    service.will(Fault(usage=usage))
+
+    assert embedder.embed_documents(TEXTS).shape == (3, 1024)
+
+    assert 3 <= embedder.ledger.usage().tokens == embedder.tokens_spent <= 100
+    assert caplog.text.count("usage") == 1
+
+
+@pytest.mark.parametrize("tokens", [10**12, 2**63, 50_000, 0])
+def test_an_absurd_usage_delays_nobody(service, tmp_path, tokens):
+    embedder = opened(service, tmp_path, limits=Limits(6_000, 20_000))
+    service.will(Fault(usage={"total_tokens": tokens}), Fault(usage={"total_tokens": tokens}))
+    embedder.embed_documents(TEXTS)
+    embedder.embed_query("graphs", timeout_s=2)
+    started = time.monotonic()
+
+    again = opened(service, tmp_path, limits=Limits(6_000, 20_000))
+    for number in range(5):
+        again.embed_query(f"query {number}", timeout_s=2)
+        again.embed_documents([f"paper {number}"])
+
+    assert time.monotonic() - started < 2
+
+
 BUSY = [
     ("429", refusal(429, "Throttling.RateQuota"), "busy"),
     ("429-unknown-code", refusal(429, "Whatever"), "busy"),

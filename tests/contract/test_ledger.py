@@ -286,6 +286,34 @@ def test_reported_usage_replaces_the_estimate(tmp_path):
     assert ledger.usage().tokens == 800
 
 
+@pytest.mark.parametrize("tokens", [10**12, 2**63, 50_000_000])
+@pytest.mark.parametrize("query", [False, True], ids=["document", "query"])
+def test_a_usage_above_the_quota_outlives_no_minute(tmp_path, tokens, query):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock)
+    ledger.settle(ledger.reserve(20, timeout_s=0, query=query), tokens=tokens)
+    clock.now += 60.1
+
+    started = clock.now
+    for _ in range(20):
+        ledger.settle(ledger.reserve(20, timeout_s=2, query=query), tokens=20)
+
+    assert clock.now - started < 5
+
+
+def test_a_ledger_that_an_older_version_left_with_an_absurd_usage_is_usable_again_within_a_minute(tmp_path):
+    clock = Clock()
+    ledger = open_ledger(tmp_path / "ledger.db", clock)
+    ledger.settle(ledger.reserve(20, timeout_s=0), tokens=20)
+    ledger._db.execute("UPDATE account SET token_tat = 1e9, request_tat = 1e9, query_tat = 1e9, ratio = 1e9")
+
+    started = clock.now
+    for query in (False, True) * 5:
+        ledger.settle(ledger.reserve(20, timeout_s=90, query=query), tokens=20)
+
+    assert clock.now - started < 65
+
+
 def test_an_answer_without_usage_keeps_the_estimate(tmp_path):
     ledger = open_ledger(tmp_path / "ledger.db", Clock())
     reservation = ledger.reserve(1_000, timeout_s=0)
