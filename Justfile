@@ -20,9 +20,9 @@ build-index snapshot="sample" provider="local": (install "pipeline")
 validate name="sample": (install "pipeline")
     {{ python }} -m pipeline validate --work builds/{{ name }} --manifest manifests/{{ name }}.json
 
-# Serve MCP on http://127.0.0.1:8000/mcp
-serve name="sample": (install "serve")
-    {{ python }} -m serve --manifest manifests/{{ name }}.json --milvus-uri builds/{{ name }}/milvus.db --state builds/{{ name }}/state.db
+# Serve MCP on http://127.0.0.1:8000/mcp: just serve [name] [options of python -m serve]
+serve name="sample" *options: (install "serve")
+    {{ python }} -m serve --manifest manifests/{{ name }}.json --milvus-uri builds/{{ name }}/milvus.db --state builds/{{ name }}/state.db {{ options }}
 
 # One search from the terminal: just search "QUERY" [name] [options of python -m serve search]
 search query name="sample" *options: (install "serve")

@@ -101,7 +101,8 @@ def projected(vectors: Vectors) -> tuple[Vectors, str]:
     centred = vectors - vectors.mean(axis=0)
     _, _, axes = np.linalg.svd(centred if len(centred) < _SVD_ROWS else centred.T @ centred, full_matrices=False)
     components = centred @ axes[:_COMPONENTS].T
-    points, words = components[:, :2], "first two principal components"
+    points, words = np.zeros((len(vectors), 2), dtype=np.float32), "first two principal components"
+    points[:, : components.shape[1]] = components[:, :2]
     if len(vectors) >= _TSNE_PAPERS_MIN:
         try:
             from sklearn.manifold import TSNE

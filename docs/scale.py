@@ -143,7 +143,7 @@ cores:
 
 ```sh
 just build-index NAME
-.venv/bin/python -m serve --manifest manifests/NAME.json --milvus-uri builds/NAME/milvus.db --engines 2
+just serve NAME --engines 2
 ```
 
 ## Standalone
@@ -166,7 +166,7 @@ The same two commands with the cluster's URL; the token comes from the environme
 ```sh
 export MILVUS_TOKEN=…
 .venv/bin/python -m pipeline build snapshots/NAME --provider dashscope --milvus-uri https://CLUSTER.example.org
-.venv/bin/python -m serve --manifest manifests/NAME.json --milvus-uri https://CLUSTER.example.org
+just serve NAME --milvus-uri https://CLUSTER.example.org
 ```
 
 At 2.7 million papers the load stage stays in bounded memory (the snapshot is read as a stream); the server's start

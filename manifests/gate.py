@@ -133,9 +133,7 @@ def open_index(
         raise IndexRefused(subject, differing)
     with ExitStack() as opened:
         if is_lite(milvus_uri):
-            folder = lite_folder(milvus_uri, manifest.collection.name)
-            if differing := lite_file_differences(folder, manifest.collection.name):
-                raise IndexRefused(subject, differing)
+            folder = _intact_folder(milvus_uri, manifest.collection.name, subject)
             segments = segment_differences(folder)
             children, connections = _open_lite(folder, max(1, engines), opened)
         else:
@@ -164,8 +162,27 @@ def lite_folder(milvus_uri: str, collection: str) -> Path:
     return beside if beside.is_dir() else path
 
 
+def _intact_folder(milvus_uri: str, collection: str, subject: str) -> Path:
+    """The Lite folder, after its files were compared."""
+    try:
+        folder = lite_folder(milvus_uri, collection)
+        differing = lite_file_differences(folder, collection)
+    except OSError as error:
+        unreadable = Difference("index folder", "files that this user can read", f"{error.filename}: {error.strerror}")
+        raise IndexRefused(subject, [unreadable]) from error
+    if differing:
+        raise IndexRefused(subject, differing)
+    return folder
+
+
 def _open_lite(folder: Path, engines: int, opened: ExitStack) -> tuple[list[LiteEngine], list[Milvus]]:
-    scratch = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="papers-")))
+    try:
+        scratch = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="papers-")))
+    except OSError as error:
+        raise MilvusError(
+            f"no scratch folder for the Milvus Lite engine: {error.strerror}; mount a tmpfs on /tmp, or set TMPDIR to "
+            "a folder that this user can write"
+        ) from error
     started = []
     for number in range(engines):
         engine = LiteEngine(linked(folder, scratch / f"{number}.db"), scratch)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +18,7 @@ from pymilvus import DataType, Function, FunctionType, MilvusClient
 from manifests.artifact import Artifact
 from manifests.collection import ANALYZER, BM25_PARAMS, DENSE, FIELDS, KEY, SEARCH_TEXT, SPARSE
 from manifests.contract import Manifest, read_manifest
-from manifests.errors import IndexRefused
+from manifests.errors import Difference, IndexRefused, MilvusError
 from manifests.gate import lite_folder, open_index
 from manifests.lite import folder_digests
 from pipeline.corpus import read_corpus
@@ -221,3 +224,23 @@ def test_a_sealed_manifest_that_counts_otherwise_is_refused_by_what_it_counts(co
     found = refusal(copied, manifest.model_copy(update={"catalogue": catalogue}))
     assert "catalogue oral: expected 99" in found
     assert "catalogue areas: expected {'Elsewhere': 150}" in found
+
+
+def test_files_that_this_user_may_not_read_are_named(
+    copied: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(folder: Path, _: str) -> list[Difference]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))  # root may read everything
+
+    monkeypatch.setattr("manifests.gate.lite_file_differences", denied)
+
+    assert f"found {copied}/{manifest.collection.name}.db: Permission denied" in refusal(copied, manifest)
+
+
+def test_without_a_scratch_folder_the_advice_is_to_give_one(
+    copied: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(copied / "no such folder"))
+
+    with pytest.raises(MilvusError, match="mount a tmpfs on /tmp, or set TMPDIR"):
+        open_index(manifest, str(copied / "milvus.db"), query_spec=manifest.embedding)

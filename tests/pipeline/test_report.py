@@ -99,3 +99,11 @@ def test_near_vectors_are_near_on_the_map_and_equal_input_gives_the_equal_map() 
     spread = np.linalg.norm(groups - groups.mean(axis=1, keepdims=True), axis=2).mean()
     between = np.linalg.norm(groups.mean(axis=1)[0] - groups.mean(axis=1)[1])
     assert between > 2 * spread
+
+
+@pytest.mark.parametrize("papers", [1, 2, 3])
+def test_a_map_of_few_papers_is_a_map(papers: int) -> None:
+    points, _ = projected(np.eye(papers, 8, dtype=np.float32))
+
+    assert points.shape == (papers, 2)
+    assert np.isfinite(points).all()
