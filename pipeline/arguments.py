@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 DEFAULT_RETRIES = 5
 
 
+class _Parser(argparse.ArgumentParser):
+    """Takes flags by their whole names only, and so do its subparsers, which are of its class."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+
 def parser(version: str) -> argparse.ArgumentParser:
     """The whole parser."""
-    top = argparse.ArgumentParser(
+    top: argparse.ArgumentParser = _Parser(
         prog="python -m pipeline",
         description="Turn a source snapshot into a published, validated index.",
         epilog="Exit codes: 0 done, 1 the machine refused a write, 2 usage, 3 bad input, 4 provider or quota "

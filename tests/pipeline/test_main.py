@@ -32,6 +32,23 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ["validate", "--wor", "w"],
+        ["store", "stats", "--stor", "s"],
+        ["fetch", "file", "absent.csv", "--name", "N", "--titl", "T"],
+    ],
+    ids=lambda arguments: " ".join(arguments[:2]),
+)
+def test_a_flag_that_is_cut_short_is_unknown(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+
+    assert ended.value.code == 2
+    assert f"unrecognized arguments: {' '.join(arguments[-2:])}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
         (["build", SAMPLE, "--provider", "dashscope"], 2, "DASHSCOPE_API_KEY"),
