@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ CHECKS = (
     "hybrid_query",
 )
 IDS_NAMED_MAX = 20
+COUNTS_NAMED_MAX = 20
 
 Paper = Mapping[str, Any]
 # paper_digest by paper id
@@ -124,13 +126,23 @@ def catalogue_differences(catalogue: Catalogue, papers: Iterable[Paper]) -> list
         spotlight += paper["spotlight"]
         oral += paper["oral"]
         plain += not paper["abstract"]
-    found = {"areas": areas, "paper_types": types, "spotlight": spotlight, "oral": oral, "without_abstract": plain}
-    pinned = catalogue.model_dump()
-    return [
-        Difference(f"catalogue {what}", str(pinned[what]), str(found[what]))
-        for what in pinned
-        if pinned[what] != found[what]
-    ]
+    counts = {"spotlight": spotlight, "oral": oral, "without_abstract": plain}
+    differing = count_differences("catalogue areas", catalogue.areas, areas)
+    differing += count_differences("catalogue paper_types", catalogue.paper_types, types)
+    for what, count in counts.items():
+        differing += part_differences(f"catalogue {what}", str(getattr(catalogue, what)), str(count))
+    return differing
+
+
+def count_differences(what: str, expected: Mapping[str, int], found: Mapping[str, int]) -> list[Difference]:
+    """None, or one with the counts that differ by name on either side, the first of many."""
+    names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+    if not names:
+        return []
+    named = names[:COUNTS_NAMED_MAX]
+    some = f", {len(named)} of {len(names)} that differ" if len(names) > len(named) else ""
+    wanted, given = ({name: side[name] for name in named if name in side} for side in (expected, found))
+    return [Difference(what + some, json.dumps(wanted, ensure_ascii=False), json.dumps(given, ensure_ascii=False))]
 
 
 def part_differences(what: str, expected: str, found: str) -> list[Difference]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from pymilvus import DataType, Function, FunctionType, MilvusClient
 from manifests.artifact import Artifact
 from manifests.collection import ANALYZER, BM25_PARAMS, DENSE, FIELDS, KEY, SEARCH_TEXT, SPARSE
 from manifests.contract import Manifest, read_manifest
+from manifests.differences import catalogue_differences
 from manifests.errors import Difference, IndexRefused, MilvusError
 from manifests.gate import lite_folder, open_index
 from manifests.lite import folder_digests
@@ -223,7 +225,28 @@ def test_a_sealed_manifest_that_counts_otherwise_is_refused_by_what_it_counts(co
 
     found = refusal(copied, manifest.model_copy(update={"catalogue": catalogue}))
     assert "catalogue oral: expected 99" in found
-    assert "catalogue areas: expected {'Elsewhere': 150}" in found
+    assert 'that differ: expected {"Elsewhere": 150}, found {"Applications' in found
+
+
+def test_a_catalogue_difference_names_the_counts_that_differ_and_not_endlessly(manifest: Manifest) -> None:
+    area, count = next(iter(sorted(manifest.catalogue.areas.items())))
+    papers = [
+        {"area": name, "paper_type": "regular", "spotlight": False, "oral": False, "abstract": "A."}
+        for name, times in manifest.catalogue.areas.items()
+        for _ in range(times)
+    ]
+    plain = {"paper_types": {"regular": len(papers)}, "spotlight": 0, "oral": 0, "without_abstract": 0}
+    catalogue = manifest.catalogue.model_copy(update=plain)
+    moved = [paper if paper["area"] != area else paper | {"area": "Ünknown"} for paper in papers]
+    scattered = [paper | {"area": f"Area {number:03}"} for number, paper in enumerate(papers)]
+
+    assert catalogue_differences(catalogue, papers) == []
+    (one,) = catalogue_differences(catalogue, moved)
+    assert (one.expected, one.found) == (f'{{"{area}": {count}}}', f'{{"Ünknown": {count}}}')
+    (many,) = catalogue_differences(catalogue, scattered)
+    assert many.what == f"catalogue areas, 20 of {len(papers) + len(catalogue.areas)} that differ"
+    assert '"Area 000": 1, "Area 001": 1, ' in many.found
+    assert len(json.loads(many.expected)) + len(json.loads(many.found)) == 20
 
 
 def test_files_that_this_user_may_not_read_are_named(
