@@ -9,11 +9,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from manifests import VERSION
 from manifests.contract import read_manifest
@@ -25,7 +25,15 @@ from pipeline.embedders import embedding_spec, open_counter, open_embedder, quot
 from pipeline.errors import MachineRefused
 from pipeline.places import Places, require_own_link, state_home
 
+if TYPE_CHECKING:
+    from pipeline.store_upkeep import Pruned, SpecStats
+
 VALIDATION_FAILED, INTERRUPTED, TERMINATED = 6, 130, 143
+MISSING = (
+    "Missing files keep their vectors. Where one has moved to, run `python -m pipeline index --work WORK --manifest "
+    "MANIFEST`, with the other options of its build: it is then listed there. For what is gone for good, run "
+    "`python -m pipeline store prune --forget PATH`"
+)
 KEPT = "what was finished is kept, the same command goes on from there"
 
 Environment = Mapping[str, str]
@@ -210,9 +218,14 @@ def _store(args: argparse.Namespace, environment: Environment) -> int:
                 args, facts, "".join(f"{damage.path}: {damage.reason}\n" for damage in damages) or "every part is sound"
             )
             return VALIDATION_FAILED if damages else 0
-        found = stats(folder) if args.action == "stats" else prune(folder, dry_run=args.dry_run, report=report)
-    specs = [asdict(each) for each in found]
-    return _say(args, {"specs": specs}, "\n\n".join(_lines(spec) for spec in specs) or f"{folder} holds no vectors")
+        if args.action == "stats":
+            found: Sequence[SpecStats | Pruned] = stats(folder)
+        else:
+            found = prune(folder, dry_run=args.dry_run, forget=args.forget, report=report)
+    words = [_lines(asdict(each) | {"missing": each.missing}) for each in found] or [f"{folder} holds no vectors"]
+    if any(each.missing for each in found):
+        words.append(MISSING)
+    return _say(args, {"specs": [asdict(each) for each in found]}, "\n\n".join(words))
 
 
 def _fetch(args: argparse.Namespace, environment: Environment) -> int:

@@ -217,9 +217,19 @@ def _store(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     for name, summary in (
         ("verify", "read every part; name the damaged ones"),
         ("stats", "parts, vectors and bytes by embedding spec"),
-        ("prune", "remove vectors that no published manifest needs, and damaged parts"),
+        ("prune", "remove vectors that no published manifest or corpus needs, and damaged parts"),
     ):
         action = _command(actions, name, summary)
         action.add_argument("--store", type=Path, help="the store's folder")
         if name == "prune":
             action.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+            action.add_argument(
+                "--forget",
+                type=Path,
+                action="extend",
+                nargs="+",
+                default=[],
+                metavar="PATH",
+                help="manifest, papers.parquet or folder of some that is gone for good; else what is missing keeps its "
+                "vectors",
+            )

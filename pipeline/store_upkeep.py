@@ -2,29 +2,28 @@
 
 Reads    every part, spec and reference of the store
 Writes   prune alone: merged parts, then it removes what nothing needs and sets damaged parts aside
-Holds    a vector that a published manifest or a corpus in a work folder needs is never removed
+Holds    a vector that a published manifest or a corpus in a work folder needs is never removed, also while that file
+         is not where it was, unless it is named to be forgotten
 Resumes  at any moment the store is whole; a prune that was killed is run again
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 from pydantic import ValidationError
 
 from manifests.embedding.spec import EmbeddingSpec, Vectors
-from manifests.files import file_sha256
-from pipeline.embedding_store import KEY, PARTS, REFERENCES, SPEC, lock, read_part, write_part
-from pipeline.errors import ReferenceDamaged, StoreDamaged
+from pipeline.embedding_store import PARTS, REFERENCES, SPEC, lock, read_part, write_part
+from pipeline.errors import StoreDamaged
 from pipeline.progress import Report, silent
+from pipeline.store_references import Missing, needs, read_reference, reference_paths, require_missing
 
 DAMAGED = "damaged"
 MERGED_BYTES = 64 << 20  # of vectors in one merged part
@@ -39,7 +38,7 @@ class Damage(NamedTuple):
 
 @dataclass(frozen=True)
 class SpecStats:
-    """What the store holds of one embedding spec; `referenced` counts texts that a living file needs."""
+    """What the store holds of one embedding spec; `referenced` counts texts that a file needs."""
 
     spec: str
     fingerprint: str
@@ -48,6 +47,7 @@ class SpecStats:
     referenced: int
     bytes: int
     needed_by: list[str]
+    missing: list[Missing]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class Pruned:
         parts: parts left.
         damaged: names of the parts set aside in `damaged/`.
         lost: texts that something needs and no sound part holds; the next build embeds them again.
-        needed_by: files whose texts are kept.
+        needed_by: files that are there, whose texts are kept.
+        missing: files that are not where they were, whose texts are kept.
     """
 
     spec: str
@@ -73,6 +74,7 @@ class Pruned:
     damaged: list[str] = field(default_factory=list)
     lost: int = 0
     needed_by: list[str] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
 
 
 def verify(folder: Path, report: Report = silent) -> list[Damage]:
@@ -91,9 +93,9 @@ def verify(folder: Path, report: Report = silent) -> list[Damage]:
                 except StoreDamaged as damage:
                     damages.append(Damage(damage.path, damage.reason))
                 report(done, len(paths), str(spec))
-            for path in sorted((spec_folder / REFERENCES).glob("*.parquet")):
+            for path in reference_paths(spec_folder):
                 try:
-                    _reference(path)
+                    read_reference(path)
                 except StoreDamaged as damage:
                     damages.append(Damage(damage.path, damage.reason))
     return damages
@@ -111,40 +113,41 @@ def stats(folder: Path) -> list[SpecStats]:
         for spec_folder, spec in _specs(folder, []):
             paths = sorted(spec_folder.glob(PARTS))
             keys = {key for path in paths for key in read_part(path, spec.dimension).keys}
-            needed, by, _ = _needed(spec_folder)
+            needed = needs(spec_folder)
             found.append(
                 SpecStats(
                     spec=str(spec),
                     fingerprint=spec.fingerprint,
                     parts=len(paths),
                     vectors=len(keys),
-                    referenced=len(needed & keys),
+                    referenced=len(needed.keys & keys),
                     bytes=sum(path.stat().st_size for path in paths),
-                    needed_by=by,
+                    needed_by=needed.by,
+                    missing=needed.missing,
                 )
             )
     return found
 
 
-def prune(folder: Path, *, dry_run: bool = False, report: Report = silent) -> list[Pruned]:
+def prune(folder: Path, *, dry_run: bool = False, forget: Sequence[Path] = (), report: Report = silent) -> list[Pruned]:
     """Remove the vectors that nothing needs, merge small parts, set damaged parts aside; `dry_run` only counts.
 
-    A text is needed while the manifest or the papers.parquet that referenced it exists. Of a file that was published
-    several times, the reference with the file's present digest counts; without one, all of them do.
+    Args:
+        forget: missing files, or folders that held some, whose texts are needed no longer.
 
     Raises:
         StoreHeld: a build uses the store.
+        InputRefused: nothing that `forget` names is missing; nothing is removed.
         ReferenceDamaged: what is needed cannot be known; nothing is removed.
     """
-    pruned: list[Pruned] = []
     with _held(folder, exclusive=True):
-        for spec_folder, spec in _specs(folder, []):
-            pruned.append(_prune_spec(spec_folder, spec, dry_run, report))
-    return pruned
+        specs = list(_specs(folder, []))
+        require_missing((spec_folder for spec_folder, _ in specs), forget)
+        return [_prune_spec(spec_folder, spec, dry_run, forget, report) for spec_folder, spec in specs]
 
 
-def _prune_spec(folder: Path, spec: EmbeddingSpec, dry_run: bool, report: Report) -> Pruned:
-    needed, needed_by, dead = _needed(folder)
+def _prune_spec(folder: Path, spec: EmbeddingSpec, dry_run: bool, forget: Sequence[Path], report: Report) -> Pruned:
+    needed = needs(folder, forget)
     paths = sorted(folder.glob(PARTS))
     merged = _Merger(folder, MERGED_BYTES // (4 * spec.dimension), dry_run=dry_run)
     damaged: list[Path] = []
@@ -156,12 +159,12 @@ def _prune_spec(folder: Path, spec: EmbeddingSpec, dry_run: bool, report: Report
             damaged.append(path)
         else:
             rows += len(part.keys)
-            merged.take(path.name, part.keys, part.vectors, needed)
+            merged.take(path.name, part.keys, part.vectors, needed.keys)
         report(done, len(paths), str(spec))
     merged.flush()
     if not dry_run:
         _replace(folder, paths, damaged, merged.names)
-        for path in dead:
+        for path in needed.dead:
             path.unlink()
     return Pruned(
         spec=str(spec),
@@ -171,8 +174,9 @@ def _prune_spec(folder: Path, spec: EmbeddingSpec, dry_run: bool, report: Report
         parts_before=len(paths),
         parts=len(merged.names),
         damaged=[path.name for path in damaged],
-        lost=len(needed - merged.keys),
-        needed_by=needed_by,
+        lost=len(needed.keys - merged.keys),
+        needed_by=needed.by,
+        missing=needed.missing,
     )
 
 
@@ -218,52 +222,6 @@ def _replace(folder: Path, before: list[Path], damaged: list[Path], kept: list[s
             path.unlink()
     for path in [*folder.glob(".part-*"), *folder.glob(f"{REFERENCES}/.*")]:
         path.unlink()
-
-
-def _needed(folder: Path) -> tuple[set[str], list[str], list[Path]]:
-    """Texts that living files need, those files, and the references that no longer count."""
-    by_file: dict[str, list[tuple[str, Path, pl.Series]]] = {}
-    for path in sorted((folder / REFERENCES).glob("*.parquet")):
-        frame = _reference(path)
-        by_file.setdefault(frame["path"][0], []).append((frame["digest"][0], path, frame[KEY]))
-    needed: set[str] = set()
-    living: list[str] = []
-    dead: list[Path] = []
-    for where, references in sorted(by_file.items()):
-        if not Path(where).exists():
-            dead += [path for _, path, _ in references]
-            continue
-        living.append(where)
-        present = _digest(Path(where))
-        known = present in {digest for digest, _, _ in references}
-        for digest, path, keys in references:
-            if known and digest != present:
-                dead.append(path)
-            else:
-                needed.update(keys)
-    return needed, living, dead
-
-
-def _reference(path: Path) -> pl.DataFrame:
-    try:
-        frame = pl.read_parquet(path, glob=False)
-        if frame.columns == ["path", "digest", KEY] and len(frame):
-            return frame
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise ReferenceDamaged(path, f"it should list the texts of a manifest, and cannot be read ({error})") from error
-    raise ReferenceDamaged(path, f"it should list the texts of a manifest, and has columns {frame.columns}")
-
-
-def _digest(path: Path) -> str | None:
-    """The digest of the file as it is now; None where a manifest cannot be read."""
-    if path.suffix != ".json":
-        return file_sha256(path)
-    try:
-        found = json.loads(path.read_bytes())
-    except ValueError:
-        return None
-    digest = found.get("digest") if isinstance(found, dict) else None
-    return digest if isinstance(digest, str) else None
 
 
 def _specs(folder: Path, damages: list[Damage]) -> Iterator[tuple[Path, EmbeddingSpec]]:

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from manifests.errors import ProviderBusy
+from manifests.errors import InputRefused, ProviderBusy
 from pipeline.embedding_store import EmbeddingStore, write_part
 from pipeline.errors import StoreDamaged, StoreHeld
 from pipeline.store_upkeep import prune, stats, verify
@@ -40,6 +40,7 @@ def fill(folder: Path, *parts: Sequence[int]) -> None:
 
 
 def manifest(path: Path, digest: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"digest": digest}), encoding="utf-8")
     return path
 
@@ -234,17 +235,42 @@ def test_prune_keeps_what_a_published_manifest_needs_and_merges_it(tmp_path: Pat
     assert (again.kept, again.removed) == (3, 0)
 
 
-def test_prune_removes_the_vectors_of_a_manifest_that_is_gone(tmp_path: Path):
+def test_prune_keeps_the_vectors_of_a_manifest_that_is_missing_until_it_is_forgotten(tmp_path: Path):
+    store = tmp_path / "store"
+    fill(store, range(4))
+    published = manifest(tmp_path / "published" / "m.json", "d")
+    with EmbeddingStore(store, SPEC) as opened:
+        opened.reference(published, "older", keys([0, 1]))
+        opened.reference(published, "d", keys([1, 2]))
+    published.parent.rename(tmp_path / "elsewhere")
+
+    [planned] = prune(store, dry_run=True)
+    [kept] = prune(store)
+    [planned_away] = prune(store, dry_run=True, forget=[published])
+    [forgotten] = prune(store, forget=[published.parent])
+
+    for found in (planned, kept):
+        assert (found.kept, found.removed, found.lost, found.needed_by) == (3, 1, 0, [])
+        assert [(each.path, each.texts) for each in found.missing] == [(str(published), 3)]
+    assert (planned_away.kept, planned_away.removed, planned_away.missing) == (0, 3, [])
+    assert (forgotten.kept, forgotten.removed, forgotten.missing) == (0, 3, [])
+    assert parts(store) == []
+
+
+def test_only_what_is_missing_can_be_forgotten(tmp_path: Path):
     fill(tmp_path, range(4))
-    published = manifest(tmp_path / "m.json", "d")
+    published, gone = manifest(tmp_path / "m.json", "d"), tmp_path / "gone.json"
     with EmbeddingStore(tmp_path, SPEC) as store:
-        store.reference(published, "d", keys(range(4)))
-    published.unlink()
+        store.reference(published, "d", keys([0, 1]))
+        store.reference(gone, "e", keys([2, 3]))
 
-    [pruned] = prune(tmp_path)
-
-    assert (pruned.kept, pruned.removed) == (0, 4)
-    assert parts(tmp_path) == []
+    for path in (published, tmp_path / "mistyped.json"):
+        with pytest.raises(InputRefused, match=f"--forget {path}") as refusal:
+            prune(tmp_path, forget=[gone, path])
+        assert str(gone) in str(refusal.value)
+    assert len(parts(tmp_path)) == 1
+    [pruned] = prune(tmp_path, forget=[tmp_path])
+    assert (pruned.kept, pruned.removed, pruned.needed_by) == (2, 2, [str(published)])
 
 
 def test_going_back_to_an_older_manifest_keeps_its_vectors(tmp_path: Path):
@@ -399,3 +425,29 @@ def test_what_prune_says_of_a_damaged_reference_mends_it_and_loses_no_vector(sam
     assert (mended.returncode, pruned.returncode) == (0, 0), mended.stderr + pruned.stderr
     [spec] = json.loads(pruned.stdout)["specs"]
     assert (spec["kept"], spec["removed"], spec["lost"]) == (148, 0, 0)
+
+
+def test_a_build_that_moved_keeps_its_vectors_and_prune_names_the_files_it_missed(sample_build: Build, tmp_path: Path):
+    folder = Path(shutil.copytree(sample_build.work.parent, tmp_path / "build", symlinks=True))
+    moved, store = tmp_path / "moved", tmp_path / "store"
+    (folder / "store").rename(store)
+    places = ("--work", folder / "work", "--manifest", folder / "manifest.json", "--store", store)
+    listed = run_pipeline("index", *places)
+    folder.rename(moved)
+
+    pruned = run_pipeline("store", "prune", "--store", store, "--json")
+    said = run_pipeline("store", "prune", "--store", store, "--dry-run")
+    counted = run_pipeline("store", "stats", "--store", store)
+    again = run_pipeline("index", "--work", moved / "work", "--manifest", moved / "manifest.json", "--store", store)
+    forgotten = run_pipeline("store", "prune", "--store", store, "--forget", folder, "--json")
+
+    assert (listed.returncode, again.returncode) == (0, 0), listed.stderr + again.stderr
+    [spec] = json.loads(pruned.stdout)["specs"]
+    assert spec["removed"] == 0
+    assert str(folder / "manifest.json") in [each["path"] for each in spec["missing"]]
+    for told in (said, counted):
+        assert str(folder / "manifest.json") in told.stdout
+        assert "store prune --forget PATH" in told.stdout
+    [left] = json.loads(forgotten.stdout)["specs"]
+    assert (left["kept"], left["removed"]) == (spec["kept"], 0)
+    assert str(moved / "manifest.json") in left["needed_by"]
