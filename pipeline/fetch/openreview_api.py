@@ -11,6 +11,7 @@ What is relied on (read in openreview-py 2.9.1 and in public notes of 2026):
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -177,7 +178,19 @@ class OpenReview:
             before_sleep=self._tell,
             reraise=True,
         )
-        return retrying(ask)
+        try:
+            return retrying(ask)
+        except SourceBusy as busy:
+            raise SourceBusy(
+                f"{busy}; {self._given_up(busy, retrying)}. Pages that came are kept: the same command goes on",
+                retry_after_s=busy.retry_after_s,
+            ) from busy
+
+    def _given_up(self, busy: SourceBusy, retrying: tenacity.Retrying) -> str:
+        if not self._worth_waiting(busy):
+            longest = _duration(self._limits.wait_s_max)
+            return f"it asks to wait {_duration(busy.retry_after_s or 0)} (here at most {longest} are waited)"
+        return f"tried {retrying.statistics['attempt_number']} times"
 
     def _worth_waiting(self, error: BaseException) -> bool:
         return isinstance(error, SourceBusy) and (error.retry_after_s or 0) <= self._limits.wait_s_max
@@ -298,3 +311,10 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
             aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
             return max(0.0, (aware - datetime.now(UTC)).total_seconds())
     return None
+
+
+def _duration(seconds: float) -> str:
+    """`86400` as `24 h`, `301` as `5 min 1 s`: whole seconds, without parts that are nothing."""
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    parts = (minutes // 60, "h"), (minutes % 60, "min"), (rest, "s")
+    return " ".join(f"{amount} {unit}" for amount, unit in parts if amount) or "0 s"

@@ -531,7 +531,8 @@ def test_a_wait_of_a_day_stops_at_once_and_the_saved_pages_stay(loopback: Loopba
     loopback.faults = [None, (429, {"Retry-After": "86400"}, {"name": "RateLimitError"})]
     waits: list[float] = []
 
-    with pytest.raises(SourceBusy, match="429") as error:
+    asked = r"HTTP 429 RateLimitError; it asks to wait 24 h .*the same command goes on"
+    with pytest.raises(SourceBusy, match=asked) as error:
         fetched(loopback, tmp_path, waits=waits)
 
     assert error.value.exit_code == 4
@@ -552,10 +553,21 @@ def test_a_server_that_stays_broken_is_asked_a_bounded_number_of_times(loopback:
     loopback.notes["v2"] = [v2_note(1)]
     loopback.faults = ["truncated"] * 100
 
-    with pytest.raises(SourceBusy, match="not whole JSON"):
+    with pytest.raises(SourceBusy, match=r"not whole JSON.*; tried 4 times.*the same command goes on"):
         fetched(loopback, tmp_path)
 
     assert len(loopback.faults) == 100 - QUICK.attempts
+
+
+@pytest.mark.parametrize(("asked", "said"), [("301", "5 min 1 s"), ("5400", "1 h 30 min"), ("90000", "25 h")])
+def test_a_wait_that_is_too_long_is_said_in_hours_minutes_and_seconds(
+    loopback: Loopback, tmp_path: Path, asked: str, said: str
+) -> None:
+    loopback.notes["v2"] = [v2_note(1)]
+    loopback.faults = [(429, {"Retry-After": asked}, b"slow")]
+
+    with pytest.raises(SourceBusy, match=f"HTTP 429 slow; it asks to wait {said} "):
+        fetched(loopback, tmp_path)
 
 
 def test_no_server_at_all_ends_with_what_failed(loopback: Loopback, tmp_path: Path) -> None:
