@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import msgspec
 
 from manifests.collection import FIELD, KEY, SEARCH_TEXT, UNSPECIFIED_AREA, Field
 from manifests.texts import embed_text, search_text, search_text_bytes_max, text_sha256
+from manifests.visible import visible
 
 TEXT_SHA256 = "text_sha256"
 # What a record without a paper type is stored under; like an area it can be asked for.
@@ -168,7 +168,7 @@ def _line(value: Any, field: Field) -> str:
     # A printable text (nearly every one) holds no control character; the search is ten times slower.
     if not text.isprintable() and _CONTROL.search(text):
         raise _Unfit(f"found a control character in {_shown(text)}, expected none")
-    if not text.strip():
+    if _is_blank(text):
         raise _Unfit(f"found {_shown(text)}, expected text that is not blank")
     return text
 
@@ -182,10 +182,16 @@ def _identifier(value: Any, field: Field) -> str:
 
 def _title(value: Any, field: Field) -> str:
     text = _text(value, field)
-    # Separators, controls, formats and unassigned: a title of only zero-width characters shows nothing either.
-    if not text[:1].isalnum() and all(unicodedata.category(character)[0] in "ZC" for character in text):
+    if _is_blank(text):
         raise _Unfit(f"found {_shown(text)}, expected a title that is not blank")
     return text
+
+
+def _is_blank(text: str) -> bool:
+    """Whether `text` shows nothing: empty, white space, or only invisible characters."""
+    # Nearly every text begins with a letter of English; the whole need not be looked at then.
+    first = text[:1]
+    return not (first.isascii() and first.isalnum()) and not visible(text)
 
 
 def _area(value: Any, field: Field) -> str:

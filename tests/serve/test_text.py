@@ -31,6 +31,7 @@ def test_clean_text_is_one_line_without_control_bidi_or_invisible_characters(dir
         ("Fang DONG(董方) τ² ≠ é：", "Fang DONG(董方) τ² ≠ é："),
         ("a\ud800b", "ab"),
         (" \u200b ", ""),
+        ("a\u180bb\u2065\ufff0c", "abc"),
     ],
 )
 def test_cleaning_keeps_what_shows(dirty, cleaned):
