@@ -94,7 +94,7 @@ def tabulate_block(block: Block) -> Tabulated:
         read = read_record(line, unknown)
         if isinstance(read, BadRecord):
             cut = number == last and not block.text.endswith(b"\n")
-            bad.append((number, read.cut_short() if cut else read))
+            bad.append((number, read.cut_short(line) if cut else read))
         else:
             papers.append(read)
             numbers.append(number)

@@ -49,9 +49,9 @@ class BadRecord(NamedTuple):
     paper_id: str | None
     faults: list[Fault]
 
-    def cut_short(self) -> BadRecord:
-        """The same, said of a last line without its newline: a line that cannot be read was most likely cut."""
-        if self.faults[0].field != LINE:
+    def cut_short(self, line: bytes) -> BadRecord:
+        """The same, said of a last line without its newline: one that ends before its JSON does was cut."""
+        if self.faults[0].field != LINE or _ends_whole(line):
             return self
         return self._replace(faults=[Fault(LINE, f"the last line is cut short ({self.faults[0].reason})")])
 
@@ -272,6 +272,21 @@ def _malformation(line: bytes) -> str | None:
     except RecursionError:
         return "nested too deep, expected one flat JSON object"
     return None
+
+
+def _ends_whole(line: bytes) -> bool:
+    """Whether the line is JSON to its end once what JSON does not allow within it is taken as it stands.
+
+    NaN, NUL and other control characters, surrogates and bytes that are not UTF-8 break a line but do not cut it.
+    """
+    text = line.replace(b"\0", b" ").decode(errors="replace")
+    try:
+        # Not int: Python reads no number of more than 4,300 digits.
+        json.loads(text, strict=False, parse_int=float)
+    except (ValueError, RecursionError) as error:
+        onwards = isinstance(error, RecursionError) or str(error).startswith("Extra data")
+        return onwards and text.rstrip().endswith(("}", "]"))
+    return True
 
 
 def _no_constant(name: str) -> None:

@@ -336,6 +336,50 @@ def test_a_truncated_last_line_is_refused_as_such(tmp_path: Path) -> None:
         assert '- line 2, id "b": line: the last line is cut short (not JSON: ' in message
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (NAN, "line: found NaN, which is not JSON"),
+        (b'{"id": "x", "title": "a\0b"}', "line: found a NUL byte at byte 24"),
+        (b'{"id": "x", "title": "t"}\0\0', "line: found a NUL byte at byte 26"),
+        (b'{"id": "x", "title": "\\ud800 lone"}', "line: found a lone surrogate"),
+        (b'{"id": "x", "title": "\xed\xa0\x80"}', "line: not UTF-8 at byte 23"),
+        (b'{"id": "x", "title": "a\tb"}', "line: not JSON: Invalid control character"),
+        (b'{"id": "x", "title": "t", "score": 1e999}', "line: not JSON"),
+        (b'{"id": "x", "title": "t"} {"id": "y"}', "line: not JSON: Extra data"),
+        (b'[{"id": "x", "title": "t"}]', "line: found the list"),
+        (b"[" * 2_000 + b"]" * 2_000, "line: nested too deep"),
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_a_last_line_without_newline_that_is_not_cut_is_refused_for_what_is_wrong_in_it(
+    tmp_path: Path, line: bytes, reason: str
+) -> None:
+    message = refusal(tmp_path, lines(record("ok")) + line, 2)
+
+    assert reason in message
+    assert "cut short" not in message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"id": "x", "score": NaN, "title": "one',
+        b'{"id": "x", "title": "a\0b',
+        b'{"id": "x", "title": "t\0\0\0\0',
+        b'{"id": "x", "title": "caf\xc3',
+        b'{"id": "x", "title": "\\ud83d',
+        b'{"id": "x", "title": "t", "oral": tru',
+        b'{"id": "x", "title": "t"',
+        b'{"id": "x", "title": "t"} {"id": "y", "ti',
+        b"[" * 100_000,
+    ],
+    ids=lambda value: repr(value)[:60],
+)
+def test_a_cut_last_line_is_refused_as_such_whatever_else_is_wrong_in_it(tmp_path: Path, line: bytes) -> None:
+    assert "the last line is cut short (" in refusal(tmp_path, lines(record("ok")) + line, 2)
+
+
 @pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", b"\n\r\n  \n"], ids=["empty", "bom", "blank"])
 @pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzip"])
 def test_zero_records_are_refused(tmp_path: Path, content: bytes, zipped: bool) -> None:
