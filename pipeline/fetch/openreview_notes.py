@@ -35,7 +35,8 @@ WORDS = (
 # "ICML 2023 OralPoster", "ICML 2025 spotlightposter"; ICLR 2023 named its orals and spotlights by their share.
 ORAL = re.compile(r"\boral|\bnotable top 5%", re.IGNORECASE)
 SPOTLIGHT = re.compile(r"\bspotlight|\bnotable top 25%", re.IGNORECASE)
-POSITION = re.compile(r"\bposition paper|/Position_Paper", re.IGNORECASE)
+# "ICML 2026 Position Oral", ICML.cc/2026/Position_Paper_Track; not "composition".
+POSITION = re.compile(r"(?<![^\W_])position(?![^\W_])", re.IGNORECASE)
 
 
 class BadNote(ValueError):

@@ -17,7 +17,7 @@ from pipeline.errors import BadRecords, SourceBusy, SourceRefused, WorkFolderHel
 from pipeline.fetch.openreview import Fetch, fetch_openreview
 from pipeline.fetch.openreview_access import access_from
 from pipeline.fetch.openreview_api import Limits, OpenReview
-from pipeline.fetch.openreview_notes import excluded
+from pipeline.fetch.openreview_notes import Tally, excluded, record
 from pipeline.snapshot import open_snapshot
 from tests.pipeline.openreview_loopback import (
     PASSWORD,
@@ -136,6 +136,24 @@ def test_venue_strings_decide_spotlight_oral_and_position(loopback: Loopback, tm
         6: ("position", False, False),
         7: ("regular", False, False),
     }
+
+
+@pytest.mark.parametrize(
+    ("venue", "venueid", "paper_type"),
+    [
+        ("ICML 2026 Position Oral", VENUE, "position"),
+        ("ICML 2026 position spotlight poster", VENUE, "position"),
+        ("ICML 2026 oral (Position)", VENUE, "position"),
+        ("ICML 2026 Position", VENUE, "position"),
+        ("ICML 2026 poster", "ICML.cc/2026/Position_Track", "position"),
+        ("ICML 2026 Composition oral", VENUE, "regular"),
+        ("ICML 2026 Positional oral", VENUE, "regular"),
+    ],
+)
+def test_a_position_paper_is_told_by_the_word_in_its_venue_or_its_track(
+    venue: str, venueid: str, paper_type: str
+) -> None:
+    assert record(v2_note(1, venue=venue, venueid=venueid), Tally())["paper_type"] == paper_type
 
 
 def test_missing_null_and_doubly_nested_values_follow_one_rule_each_and_are_counted(
