@@ -212,12 +212,14 @@ def _store(args: argparse.Namespace, environment: Environment) -> int:
         raise InputRefused(f"--store {folder}: no such folder; a build makes one")
     with Console().stage(f"store {args.action}") as report:
         if args.action == "verify":
-            damages = verify(folder, report)
-            facts = {"ok": not damages, "damaged": {str(damage.path): damage.reason for damage in damages}}
-            _say(
-                args, facts, "".join(f"{damage.path}: {damage.reason}\n" for damage in damages) or "every part is sound"
-            )
-            return VALIDATION_FAILED if damages else 0
+            verified = verify(folder, report)
+            damaged = {str(each.path): each.reason for each in verified.damaged}
+            incomplete = {each.path: each.reason for each in verified.incomplete}
+            sound = "every part that is here is sound" if incomplete else "every part is sound"
+            lines = [f"{path}: {reason}" for path, reason in (damaged | incomplete).items()]
+            facts = {"ok": verified.ok, "damaged": damaged, "incomplete": incomplete}
+            _say(args, facts, "\n".join(lines if damaged else [sound, *lines]))
+            return 0 if verified.ok else VALIDATION_FAILED
         if args.action == "stats":
             found: Sequence[SpecStats | Pruned] = stats(folder)
         else:

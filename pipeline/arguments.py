@@ -215,7 +215,7 @@ def _store(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     actions = store.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, summary in (
-        ("verify", "read every part; name the damaged ones"),
+        ("verify", "read every part; name what is damaged, and what is needed and not there"),
         ("stats", "parts, vectors and bytes by embedding spec"),
         ("prune", "remove vectors that no published manifest or corpus needs, and damaged parts"),
     ):

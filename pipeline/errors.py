@@ -10,6 +10,7 @@ ContractError
 ├── WorkFolderHeld        7  another build works in this folder
 ├── StoreHeld             7  the embedding store is held: a build against `store prune`, or the other way round
 ├── StoreDamaged          6  a part of the embedding store is not what was written
+│   ├── SpecDamaged       6  nothing says of which embedding spec a folder of the store is
 │   └── ReferenceDamaged  6  a list of needed texts is not what was written, so nothing may be pruned
 ├── EmbedStopped          4  provider, quota or budget ended the embed stage; the same command resumes
 └── MachineRefused        1  disk full, no permission: nothing was lost, the same command resumes
@@ -82,6 +83,15 @@ class StoreDamaged(ContractError):
         super().__init__(f"the embedding store is damaged: {path}: {reason}. {self.advice}")
         self.path = path
         self.reason = reason
+
+
+class SpecDamaged(StoreDamaged):
+    """The spec.json at `path` is absent or is not that of its folder."""
+
+    advice = (
+        "The vectors beside it are left alone. Restore it from a copy, or remove it: the next build with its "
+        "provider, model and dimension writes it again"
+    )
 
 
 class ReferenceDamaged(StoreDamaged):

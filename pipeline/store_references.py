@@ -41,22 +41,27 @@ class Needs:
     """What the references of one embedding spec ask for.
 
     Attributes:
-        keys: texts whose vectors must stay.
-        by: files that are there and need some of them.
+        texts: file -> the texts whose vectors it needs, of files that are there and of missing ones.
+        by: files that are there and need some.
         missing: files that are not there and keep theirs.
         dead: the lists that no longer count.
     """
 
-    keys: set[str] = field(default_factory=set)
+    texts: dict[str, set[str]] = field(default_factory=dict)
     by: list[str] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     dead: list[Path] = field(default_factory=list)
+
+    @property
+    def keys(self) -> set[str]:
+        """Texts whose vectors must stay."""
+        return set().union(*self.texts.values())
 
 
 class _Listed(NamedTuple):
     digest: str
     path: Path
-    keys: pl.Series
+    keys: frozenset[str]
 
 
 def needs(folder: Path, forget: Sequence[Path] = ()) -> Needs:
@@ -67,21 +72,18 @@ def needs(folder: Path, forget: Sequence[Path] = ()) -> Needs:
     """
     found = Needs()
     for where, listed in sorted(_by_file(folder).items()):
-        if not Path(where).exists():
-            if _lies_below(where, forget):
-                found.dead.extend(each.path for each in listed)
-            else:
-                found.missing.append(_missing(where, listed))
-                found.keys.update(*(each.keys for each in listed))
+        there = Path(where).exists()
+        if not there and _lies_below(where, forget):
+            found.dead.extend(each.path for each in listed)
             continue
-        found.by.append(where)
-        present = _digest(Path(where))
-        known = present in {each.digest for each in listed}
-        for each in listed:
-            if known and each.digest != present:
-                found.dead.append(each.path)
-            else:
-                found.keys.update(each.keys)
+        present = _digest(Path(where)) if there else None
+        counting = [each for each in listed if each.digest == present] or listed
+        found.dead.extend(each.path for each in listed if each not in counting)
+        found.texts[where] = set().union(*(each.keys for each in counting))
+        if there:
+            found.by.append(where)
+        else:
+            found.missing.append(_missing(where, listed))
     return found
 
 
@@ -128,7 +130,7 @@ def _by_file(folder: Path) -> dict[str, list[_Listed]]:
     found: dict[str, list[_Listed]] = {}
     for path in reference_paths(folder):
         frame = read_reference(path)
-        found.setdefault(frame["path"][0], []).append(_Listed(frame["digest"][0], path, frame[KEY]))
+        found.setdefault(frame["path"][0], []).append(_Listed(frame["digest"][0], path, frozenset(frame[KEY])))
     return found
 
 

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from manifests.embedding.spec import EmbeddingSpec, Vectors
 from pipeline.embedding_store import PARTS, REFERENCES, SPEC, lock, read_part, write_part
-from pipeline.errors import StoreDamaged
+from pipeline.errors import SpecDamaged, StoreDamaged
 from pipeline.progress import Report, silent
 from pipeline.store_references import Missing, needs, read_reference, reference_paths, require_missing
 
@@ -34,6 +34,40 @@ class Damage(NamedTuple):
 
     path: Path
     reason: str
+
+
+class Incomplete(NamedTuple):
+    """A file that needs `texts` texts, of which `absent` have no vector in a sound part."""
+
+    path: str
+    texts: int
+    absent: int
+
+    @property
+    def published(self) -> bool:
+        """A manifest, which had every vector once; a corpus may have a build that is not finished."""
+        return self.path.endswith(".json")
+
+    @property
+    def reason(self) -> str:
+        """What is so, and what to do."""
+        if self.published:
+            why = "a part is gone or damaged; put it back from a copy, or build again: what is absent is embedded again"
+        else:
+            why = "its build has not embedded them yet, or a part is gone; the build's own command embeds them"
+        return f"{self.absent:,} of the {self.texts:,} texts it needs have no vector here: {why}"
+
+
+class Verified(NamedTuple):
+    """Every damaged file of the store, and every file that lacks vectors it needs."""
+
+    damaged: list[Damage]
+    incomplete: list[Incomplete]
+
+    @property
+    def ok(self) -> bool:
+        """Nothing is damaged and every manifest has its vectors."""
+        return not self.damaged and not any(each.published for each in self.incomplete)
 
 
 @dataclass(frozen=True)
@@ -77,28 +111,45 @@ class Pruned:
     missing: list[Missing] = field(default_factory=list)
 
 
-def verify(folder: Path, report: Report = silent) -> list[Damage]:
-    """Read every part and name each damaged one; no damage gives an empty list.
+def verify(folder: Path, report: Report = silent) -> Verified:
+    """Read every part and list, and name what is damaged and what is needed and not there.
 
     Raises:
         StoreHeld: `store prune` is at work.
     """
-    damages: list[Damage] = []
+    found = Verified([], [])
     with _held(folder, exclusive=False):
-        for spec_folder, spec in _specs(folder, damages):
-            paths = sorted(spec_folder.glob(PARTS))
-            for done, path in enumerate(paths, start=1):
-                try:
-                    read_part(path, spec.dimension)
-                except StoreDamaged as damage:
-                    damages.append(Damage(damage.path, damage.reason))
-                report(done, len(paths), str(spec))
-            for path in reference_paths(spec_folder):
-                try:
-                    read_reference(path)
-                except StoreDamaged as damage:
-                    damages.append(Damage(damage.path, damage.reason))
-    return damages
+        for spec_folder in _spec_folders(folder):
+            with _naming(found.damaged):
+                _verify_spec(spec_folder, _spec_of(spec_folder), found, report)
+    return found
+
+
+def _verify_spec(folder: Path, spec: EmbeddingSpec, found: Verified, report: Report) -> None:
+    held: set[str] = set()
+    paths = sorted(folder.glob(PARTS))
+    for done, path in enumerate(paths, start=1):
+        with _naming(found.damaged):
+            held.update(read_part(path, spec.dimension).keys)
+        report(done, len(paths), str(spec))
+    before = len(found.damaged)
+    for path in reference_paths(folder):
+        with _naming(found.damaged):
+            read_reference(path)
+    if len(found.damaged) > before:
+        return
+    for where, texts in needs(folder).texts.items():
+        if absent := len(texts - held):
+            found.incomplete.append(Incomplete(where, len(texts), absent))
+
+
+@contextmanager
+def _naming(damages: list[Damage]) -> Iterator[None]:
+    """Go on after damage, and name it."""
+    try:
+        yield
+    except StoreDamaged as damage:
+        damages.append(Damage(damage.path, damage.reason))
 
 
 def stats(folder: Path) -> list[SpecStats]:
@@ -106,11 +157,12 @@ def stats(folder: Path) -> list[SpecStats]:
 
     Raises:
         StoreHeld: `store prune` is at work.
-        StoreDamaged: a part, or a list of needed texts, is not what was written.
+        StoreDamaged: a part, a spec, or a list of needed texts is not what was written.
     """
     found: list[SpecStats] = []
     with _held(folder, exclusive=False):
-        for spec_folder, spec in _specs(folder, []):
+        for spec_folder in _spec_folders(folder):
+            spec = _spec_of(spec_folder)
             paths = sorted(spec_folder.glob(PARTS))
             keys = {key for path in paths for key in read_part(path, spec.dimension).keys}
             needed = needs(spec_folder)
@@ -138,16 +190,17 @@ def prune(folder: Path, *, dry_run: bool = False, forget: Sequence[Path] = (), r
     Raises:
         StoreHeld: a build uses the store.
         InputRefused: nothing that `forget` names is missing; nothing is removed.
-        ReferenceDamaged: what is needed cannot be known; nothing is removed.
+        SpecDamaged, ReferenceDamaged: what is held or needed cannot be known; nothing is removed.
     """
     with _held(folder, exclusive=True):
-        specs = list(_specs(folder, []))
-        require_missing((spec_folder for spec_folder, _ in specs), forget)
-        return [_prune_spec(spec_folder, spec, dry_run, forget, report) for spec_folder, spec in specs]
+        specs = {spec_folder: _spec_of(spec_folder) for spec_folder in _spec_folders(folder)}
+        require_missing(specs, forget)
+        return [_prune_spec(spec_folder, spec, dry_run, forget, report) for spec_folder, spec in specs.items()]
 
 
 def _prune_spec(folder: Path, spec: EmbeddingSpec, dry_run: bool, forget: Sequence[Path], report: Report) -> Pruned:
     needed = needs(folder, forget)
+    keys = needed.keys
     paths = sorted(folder.glob(PARTS))
     merged = _Merger(folder, MERGED_BYTES // (4 * spec.dimension), dry_run=dry_run)
     damaged: list[Path] = []
@@ -159,7 +212,7 @@ def _prune_spec(folder: Path, spec: EmbeddingSpec, dry_run: bool, forget: Sequen
             damaged.append(path)
         else:
             rows += len(part.keys)
-            merged.take(path.name, part.keys, part.vectors, needed.keys)
+            merged.take(path.name, part.keys, part.vectors, keys)
         report(done, len(paths), str(spec))
     merged.flush()
     if not dry_run:
@@ -174,7 +227,7 @@ def _prune_spec(folder: Path, spec: EmbeddingSpec, dry_run: bool, forget: Sequen
         parts_before=len(paths),
         parts=len(merged.names),
         damaged=[path.name for path in damaged],
-        lost=len(needed.keys - merged.keys),
+        lost=len(keys - merged.keys),
         needed_by=needed.by,
         missing=needed.missing,
     )
@@ -224,18 +277,20 @@ def _replace(folder: Path, before: list[Path], damaged: list[Path], kept: list[s
         path.unlink()
 
 
-def _specs(folder: Path, damages: list[Damage]) -> Iterator[tuple[Path, EmbeddingSpec]]:
-    """Each spec folder with its spec; one whose spec.json is not its own is named and left alone."""
-    for path in sorted(folder.glob(f"*/{SPEC}")):
-        try:
-            spec = EmbeddingSpec.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            damages.append(Damage(path, f"it cannot be read: {error}"))
-            continue
-        if spec.fingerprint != path.parent.name:
-            damages.append(Damage(path, f"it describes {spec.fingerprint}, another spec than its folder's"))
-            continue
-        yield path.parent, spec
+def _spec_folders(folder: Path) -> list[Path]:
+    return sorted({path.parent for kind in (SPEC, PARTS) for path in folder.glob(f"*/{kind}")})
+
+
+def _spec_of(folder: Path) -> EmbeddingSpec:
+    """The spec whose vectors `folder` holds."""
+    path = folder / SPEC
+    try:
+        spec = EmbeddingSpec.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise SpecDamaged(path, f"it cannot be read: {error}") from error
+    if spec.fingerprint != folder.name:
+        raise SpecDamaged(path, f"it describes {spec.fingerprint}, another spec than its folder's")
+    return spec
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 
 from manifests.errors import InputRefused, ProviderBusy
 from pipeline.embedding_store import EmbeddingStore, write_part
-from pipeline.errors import StoreDamaged, StoreHeld
+from pipeline.errors import SpecDamaged, StoreDamaged, StoreHeld
 from pipeline.store_upkeep import prune, stats, verify
 from tests.pipeline.embed_stand import SPEC, vector_of
 from tests.programs import Build, run_pipeline
@@ -179,7 +179,9 @@ def test_a_damaged_part_is_named_stops_a_build_and_is_set_aside_by_prune(tmp_pat
     damage(victim)
     broken = next(iter(set(parts(tmp_path)) - before), victim)
 
-    assert [found.path for found in verify(tmp_path)] == [broken]
+    found = verify(tmp_path)
+    assert [each.path for each in found.damaged] == [broken]
+    assert found.incomplete == [(str(published), 6, 1)]
     with EmbeddingStore(tmp_path, SPEC) as store, pytest.raises(StoreDamaged, match=broken.name) as stop:
         store.missing(keys([1]))
     assert stop.value.exit_code == 6
@@ -189,7 +191,7 @@ def test_a_damaged_part_is_named_stops_a_build_and_is_set_aside_by_prune(tmp_pat
     [pruned] = prune(tmp_path)
     assert (pruned.damaged, pruned.kept, pruned.lost) == ([broken.name], 5, 1)
     assert (tmp_path / SPEC.fingerprint / "damaged" / broken.name).exists()
-    assert verify(tmp_path) == []
+    assert verify(tmp_path).damaged == []
     with EmbeddingStore(tmp_path, SPEC) as store:
         assert store.missing(keys(range(6))) == keys([0])
         assert np.array_equal(store.vectors(keys(range(1, 6))), rows(range(1, 6)))
@@ -205,14 +207,51 @@ def test_a_part_damaged_after_it_was_scanned_is_still_never_served(tmp_path: Pat
             store.vectors(keys([2]))
 
 
-def test_a_spec_file_that_is_not_its_folders_is_named_and_its_vectors_left_alone(tmp_path: Path):
+def test_a_part_that_is_gone_is_missed_by_the_manifest_that_needs_it(tmp_path: Path):
+    fill(tmp_path, range(4), range(4, 6))
+    published, corpus = manifest(tmp_path / "m.json", "d"), tmp_path / "papers.parquet"
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(published, "d", keys(range(6)))
+    assert verify(tmp_path) == ([], [])
+    next(part for part in parts(tmp_path) if len(pl.read_parquet(part)) == 4).unlink()
+
+    found = verify(tmp_path)
+
+    assert (found.ok, found.damaged, found.incomplete) == (False, [], [(str(published), 6, 4)])
+    assert "build again" in found.incomplete[0].reason
     fill(tmp_path, range(4))
-    spec = tmp_path / SPEC.fingerprint / "spec.json"
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.reference(corpus, "d", keys(range(8)))
+    unfinished = verify(tmp_path)
+    assert (unfinished.ok, unfinished.incomplete) == (True, [(str(corpus), 8, 2)])
+    assert "not embedded them yet" in unfinished.incomplete[0].reason
+
+
+def emptied_spec(spec: Path) -> None:
+    spec.write_bytes(b"")
+
+
+def other_spec(spec: Path) -> None:
     spec.write_text(spec.read_text().replace("scripted", "other"))
 
-    assert [damage.path for damage in verify(tmp_path)] == [spec]
-    assert prune(tmp_path) == []
+
+@pytest.mark.parametrize("damage", [emptied_spec, other_spec, Path.unlink], ids=["emptied", "another's", "absent"])
+def test_a_spec_file_that_is_not_its_folders_is_named_by_all_and_its_vectors_left_alone(tmp_path: Path, damage):
+    fill(tmp_path, range(4))
+    spec = tmp_path / SPEC.fingerprint / "spec.json"
+    damage(spec)
+
+    found = verify(tmp_path)
+
+    assert (found.ok, [each.path for each in found.damaged]) == (False, [spec])
+    for count in (stats, prune):
+        with pytest.raises(SpecDamaged, match=str(spec)) as refusal:
+            count(tmp_path)
+        assert refusal.value.exit_code == 6
     assert len(parts(tmp_path)) == 1
+    spec.unlink(missing_ok=True)
+    fill(tmp_path, range(4))
+    assert verify(tmp_path) == ([], [])
 
 
 def test_prune_keeps_what_a_published_manifest_needs_and_merges_it(tmp_path: Path):
@@ -307,7 +346,7 @@ def test_a_reference_that_cannot_be_read_is_named_and_stops_prune(tmp_path: Path
     [reference] = (tmp_path / SPEC.fingerprint / "references").iterdir()
     reference.write_bytes(b"nonsense")
 
-    assert [damage.path for damage in verify(tmp_path)] == [reference]
+    assert [damage.path for damage in verify(tmp_path).damaged] == [reference]
     with pytest.raises(StoreDamaged, match=reference.name):
         prune(tmp_path)
     assert len(parts(tmp_path)) == 1
@@ -332,7 +371,7 @@ def test_prune_and_builds_keep_each_other_out(tmp_path: Path):
     with EmbeddingStore(tmp_path, SPEC), EmbeddingStore(tmp_path, SPEC):
         with pytest.raises(StoreHeld, match="held by a build") as held:
             prune(tmp_path)
-        assert verify(tmp_path) == []
+        assert verify(tmp_path).ok
     assert held.value.exit_code == 7
     assert prune(tmp_path)[0].removed == 3
 
@@ -377,7 +416,7 @@ def test_stats_tell_parts_vectors_and_what_needs_them(tmp_path: Path):
 def test_an_absent_store_is_empty_and_stays_absent(tmp_path: Path):
     absent = tmp_path / "none"
 
-    assert (verify(absent), stats(absent), prune(absent)) == ([], [], [])
+    assert (verify(absent), stats(absent), prune(absent)) == (([], []), [], [])
     assert not absent.exists()
 
 
@@ -391,13 +430,16 @@ def test_the_command_line_verifies_mends_and_counts(tmp_path: Path):
 
     found = run_pipeline("store", "verify", "--store", store, "--json")
     mended = run_pipeline("store", "prune", "--store", store, "--json")
-    sound = run_pipeline("store", "verify", "--store", store)
+    lost = run_pipeline("store", "verify", "--store", store)
     counted = run_pipeline("store", "stats", "--store", store, "--json")
 
     assert (found.returncode, list(json.loads(found.stdout)["damaged"])) == (6, [str(broken)])
     assert json.loads(mended.stdout)["specs"][0]["damaged"] == [broken.name]
-    assert (mended.returncode, sound.returncode, counted.returncode) == (0, 0, 0)
+    assert (mended.returncode, lost.returncode, counted.returncode) == (0, 6, 0)
+    assert f"{tmp_path / 'm.json'}: 4 of the 8 texts it needs have no vector here" in lost.stdout
     assert json.loads(counted.stdout)["specs"][0]["vectors"] == 4
+    fill(store, range(8))
+    assert run_pipeline("store", "verify", "--store", store).stdout == "every part is sound\n"
     with EmbeddingStore(store, SPEC):
         held = run_pipeline("store", "prune", "--store", store)
     assert held.returncode == 7
