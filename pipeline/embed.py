@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -24,11 +25,13 @@ from manifests.embedding.spec import Embedder, Vectors
 from manifests.errors import ProviderBusy, ProviderError, QuotaExhausted, TextRefused
 from manifests.files import file_sha256
 from pipeline.batches import Batch, batches, missing_texts
+from pipeline.claims import Claims, Share
 from pipeline.embedding_store import KEY, EmbeddingStore
 from pipeline.errors import EmbedStopped, MachineRefused
 from pipeline.progress import Report, silent
 
 _LOOK_S = 1.0  # how often the progress line is renewed while nothing comes back
+_OTHERS_S = 900.0  # how long another program may keep texts to itself without storing one
 _NAMED_MAX = 20
 
 
@@ -61,7 +64,7 @@ class EmbedResult:
 def embed(
     papers: Path, store: EmbeddingStore, embedder: Embedder, policy: Policy, report: Report = silent
 ) -> EmbedResult:
-    """Embed every text of the corpus that the store lacks.
+    """Embed every text of the corpus that the store lacks, and wait for those that another program is embedding.
 
     Raises:
         EmbedStopped: provider, quota or budget ended it early, or texts were refused (named by paper id); everything
@@ -71,15 +74,16 @@ def embed(
         MachineRefused: there is no room for the vectors; nothing was sent.
     """
     keys = pl.read_parquet(papers, columns=[KEY], glob=False)[KEY]
-    missing = store.missing(keys)
-    if missing:
+    with Claims(store.folder) as claims:  # opened before the store is read, so that no part comes unseen
+        missing = store.missing(keys)
+        if not missing:
+            return EmbedResult(0, len(keys), 0)
         _require_room(store, len(missing))
         store.reference(papers, file_sha256(papers), keys)
-        run = _Run(store, embedder, policy, report, len(missing))
-        run.send(batches(missing_texts(papers, set(missing)), embedder))
+        run = _Run(Share(store, claims), embedder, policy, report, len(missing))
+        run.send(missing_texts(papers, set(missing)))
         run.close(papers)
         return EmbedResult(run.embedded, len(keys) - run.embedded, run.tokens)
-    return EmbedResult(0, len(keys), 0)
 
 
 def _require_room(store: EmbeddingStore, texts: int) -> None:
@@ -101,9 +105,9 @@ class _Answer(NamedTuple):
 class _Run:
     """One pass over the missing texts: what is in flight, what came back, why it ended."""
 
-    def __init__(self, store: EmbeddingStore, embedder: Embedder, policy: Policy, report: Report, missing: int) -> None:
+    def __init__(self, share: Share, embedder: Embedder, policy: Policy, report: Report, missing: int) -> None:
         self.embedded = 0
-        self._store, self._embedder, self._policy, self._report = store, embedder, policy, report
+        self._share, self._embedder, self._policy, self._report = share, embedder, policy, report
         self._missing = missing
         self._refused: dict[str, str] = {}
         self._failure: Exception | None = None
@@ -117,19 +121,44 @@ class _Run:
         """Tokens this pass has spent."""
         return self._embedder.tokens_spent - self._spent_before
 
-    def send(self, queue: Iterator[Batch]) -> None:
-        """Keep `concurrency` batches in flight until the queue is empty or something ends it; store what comes back."""
+    @property
+    def _done(self) -> int:
+        return self.embedded + self._share.arrived
+
+    def send(self, texts: Iterator[tuple[str, str]]) -> None:
+        """Embed the texts and store what comes back, until every one has a vector or something ends it."""
         self._progress()
         with ThreadPoolExecutor(self._embedder.concurrency, thread_name_prefix="embed") as pool:
             try:
-                while not self._failure and self._fill(pool, queue):
-                    self._collect(_LOOK_S)
+                self._empty(pool, self._share.mine(texts))
+                self._follow_others(pool)
             finally:  # also at Ctrl-C and when a write fails
                 self._land()
 
+    def _empty(self, pool: ThreadPoolExecutor, texts: Iterator[tuple[str, str]]) -> None:
+        """Keep `concurrency` batches in flight until there is no text left."""
+        queue = batches(texts, self._embedder)
+        while not self._failure and self._fill(pool, queue):
+            self._collect(_LOOK_S)
+
+    def _follow_others(self, pool: ThreadPoolExecutor) -> None:
+        """Wait for the texts that other programs are embedding, and embed those that they leave."""
+        done, until = self._done, time.monotonic() + _OTHERS_S
+        while self._share.elsewhere and not self._failure:
+            self._stopping.wait(_LOOK_S)
+            self._empty(pool, self._share.left_by_others())
+            self._progress()
+            if self._done > done:
+                done, until = self._done, time.monotonic() + _OTHERS_S
+            elif time.monotonic() > until and not self._failure:
+                self._failure = EmbedStopped(
+                    f"{len(self._share.elsewhere):,} texts are being embedded by another program on this store, which "
+                    f"has stored none of them for {_OTHERS_S:.0f} s. End that program"
+                )
+
     def close(self, papers: Path) -> None:
         """Raise what ended the pass early, if anything did."""
-        left = self._missing - self.embedded
+        left = self._missing - self._done
         if not left:
             return
         parts = [str(self._failure)] if self._failure else []
@@ -170,8 +199,9 @@ class _Run:
                 self._failure = self._failure or error
                 continue
             self._refused |= answer.refused
+            self._share.refuse(answer.refused)
             if answer.vectors is not None:
-                self._store.append(answer.keys, answer.vectors)
+                self._share.keep(answer.keys, answer.vectors)
                 self.embedded += len(answer.keys)
         self._progress()
 
@@ -228,7 +258,9 @@ class _Run:
     def _progress(self) -> None:
         quota = self._embedder.usage_note()
         note = f"{self.tokens:,} tokens, {quota}" if quota else f"{self.tokens:,} tokens"
-        self._report(self.embedded, self._missing, note)
+        if self._share.elsewhere and not self._flying:
+            note += f", another program is embedding {len(self._share.elsewhere):,} texts"
+        self._report(self._done, self._missing, note)
 
     def _refusals(self, papers: Path) -> str:
         """The refused texts by paper id, with the provider's words."""

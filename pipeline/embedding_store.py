@@ -3,6 +3,7 @@
 STORE/.lock                                    shared by builds, exclusive for `store prune`
 STORE/<spec fingerprint>/spec.json             the embedding spec in full
 STORE/<spec fingerprint>/part-<sha256>.parquet text_sha256, vector; named by the content, never changed
+STORE/<spec fingerprint>/.claims               which texts are being embedded, which parts have come; see claims.py
 STORE/<spec fingerprint>/references/*.parquet  the texts a manifest or a corpus needs; `store prune` keeps them
 
 A part is written under a temporary name and renamed, so several builds may append at once, and a crash leaves whole
@@ -19,7 +20,7 @@ import json
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -83,6 +84,10 @@ class EmbeddingStore:
         if self._release:
             self._release()
 
+    def __contains__(self, text_sha256: str) -> bool:
+        """Whether a vector of the text is here, as far as this store has looked."""
+        return text_sha256 in self._known
+
     def missing(self, text_sha256s: Iterable[str]) -> list[str]:
         """The distinct texts that have no vector here, in the order given.
 
@@ -92,14 +97,32 @@ class EmbeddingStore:
         self._scan()
         return [key for key in dict.fromkeys(text_sha256s) if key not in self._known]
 
-    def append(self, text_sha256s: Sequence[str], vectors: Vectors) -> None:
-        """Keep one vector a text, whole or not at all, durably.
+    def learn(self, name: str) -> bool:
+        """Learn the texts of the part of this name; False when it is not here.
+
+        Raises:
+            StoreDamaged: it is not what its name says.
+        """
+        if name in self._scanned:
+            return True
+        if not (self.folder / name).exists():
+            return False
+        for row, key in enumerate(read_part(self.folder / name, self.spec.dimension).keys):
+            self._known.setdefault(key, (name, row))
+        self._scanned.add(name)
+        return True
+
+    def append(
+        self, text_sha256s: Sequence[str], vectors: Vectors, announce: Callable[[str], None] | None = None
+    ) -> None:
+        """Keep one vector a text, whole or not at all, durably; `announce` is told the name of the part before.
 
         Raises:
             ProviderBusy: the vectors are not what the spec says; nothing is kept.
             OSError: the disk is full; nothing is kept.
         """
-        name = write_part(self.folder, text_sha256s, check_vectors(vectors, len(text_sha256s), self.spec.dimension))
+        checked = check_vectors(vectors, len(text_sha256s), self.spec.dimension)
+        name = write_part(self.folder, text_sha256s, checked, announce)
         self._scanned.add(name)
         self._known.update((key, (name, row)) for row, key in enumerate(text_sha256s))
 
@@ -142,10 +165,7 @@ class EmbeddingStore:
     def _scan(self) -> None:
         """Learn the texts of the parts that came since the last look, other builds' parts too."""
         for path in sorted(self.folder.glob(PARTS)):
-            if path.name not in self._scanned:
-                for row, key in enumerate(read_part(path, self.spec.dimension).keys):
-                    self._known.setdefault(key, (path.name, row))
-                self._scanned.add(path.name)
+            self.learn(path.name)
 
     def _decoded(self, name: str) -> Vectors:
         if name in self._cache:
@@ -176,8 +196,10 @@ def lock(folder: Path, *, exclusive: bool) -> int:
     return descriptor
 
 
-def write_part(folder: Path, text_sha256s: Sequence[str], vectors: Vectors) -> str:
-    """Write one part into `folder` atomically; its name, which its content decides."""
+def write_part(
+    folder: Path, text_sha256s: Sequence[str], vectors: Vectors, announce: Callable[[str], None] | None = None
+) -> str:
+    """Write one part into `folder` atomically; its name, which its content decides and `announce` is told before."""
     frame = pl.DataFrame(
         [
             pl.Series(KEY, text_sha256s, dtype=pl.String),
@@ -186,6 +208,8 @@ def write_part(folder: Path, text_sha256s: Sequence[str], vectors: Vectors) -> s
     )
     content = _parquet(frame)
     name = _part_name(content)
+    if announce:
+        announce(name)
     if not (folder / name).exists():
         write_atomically(folder / name, content)
     return name

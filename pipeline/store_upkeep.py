@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from manifests.embedding.spec import EmbeddingSpec, Vectors
+from pipeline.claims import CLAIMS
 from pipeline.embedding_store import PARTS, REFERENCES, SPEC, lock, read_part, write_part
 from pipeline.errors import SpecDamaged, StoreDamaged
 from pipeline.progress import Report, silent
@@ -273,7 +274,7 @@ def _replace(folder: Path, before: list[Path], damaged: list[Path], kept: list[s
     for path in before:
         if path not in damaged and path.name not in kept:
             path.unlink()
-    for path in [*folder.glob(".part-*"), *folder.glob(f"{REFERENCES}/.*")]:
+    for path in [*folder.glob(".part-*"), *folder.glob(f"{REFERENCES}/.*"), *folder.glob(CLAIMS)]:
         path.unlink()
 
 

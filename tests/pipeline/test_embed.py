@@ -245,11 +245,11 @@ def test_a_disk_that_fills_keeps_what_was_written_and_the_run_resumes(
 ):
     append, calls = store.append, []
 
-    def fills_up(keys: Sequence[str], vectors: np.ndarray) -> None:
+    def fills_up(keys: Sequence[str], vectors: np.ndarray, *announce: object) -> None:
         calls.append(1)
         if len(calls) == 2:
             raise OSError(28, "No space left on device")
-        append(keys, vectors)
+        append(keys, vectors, *announce)
 
     monkeypatch.setattr(store, "append", fills_up)
     with pytest.raises(OSError, match="No space left"):

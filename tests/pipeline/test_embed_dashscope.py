@@ -144,7 +144,8 @@ def test_a_text_refused_by_inspection_is_named_by_paper_and_every_other_is_bough
 def start(corpus: Path, folder: Path, service: Emulator) -> subprocess.Popen[bytes]:
     quota = service.quota
     arguments = (corpus, folder, service.base_url, quota.requests, quota.tokens)
-    return subprocess.Popen([sys.executable, "-m", "tests.pipeline.test_embed_dashscope", *map(str, arguments)])
+    command = [sys.executable, "-m", "tests.pipeline.test_embed_dashscope", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE)
 
 
 @pytest.mark.slow
@@ -192,12 +193,55 @@ def test_two_builds_at_once_share_quota_and_store_without_loss(tmp_path: Path):
             assert stored_are_right(store, right)
 
 
+@pytest.mark.parametrize("first", [0, 100], ids=["same corpus", "corpora that overlap"])
+@pytest.mark.timeout(120)
+def test_two_builds_at_once_share_the_texts_and_pay_for_none_twice(tmp_path: Path, first: int):
+    titles = [f"Paper {number} on {number * 7}" for number in range(300 + first)]
+    left = papers(tmp_path / "left.parquet", titles[:300])
+    right = papers(tmp_path / "right.parquet", titles[first:])
+    with emulator(Quota(30, 100_000, window_s=WINDOW_S), latency_s=0.2) as service:
+        builds = [start(corpus, tmp_path, service) for corpus in (left, right)]
+
+        embedded = [int(build.communicate(timeout=100)[0]) for build in builds]
+
+        assert [build.returncode for build in builds] == [0, 0]
+        assert min(embedded) > 0
+        assert sum(embedded) == 300 + first
+        assert service.report()["texts_bought_again"] == 0
+        with EmbeddingStore(tmp_path / "store", SPEC) as store:
+            assert stored_are_right(store, left)
+            assert stored_are_right(store, right)
+
+
+@pytest.mark.timeout(120)
+def test_a_build_killed_beside_another_leaves_its_texts_to_it(tmp_path: Path):
+    corpus = papers(tmp_path / "papers.parquet", [f"Paper {number} on {number * 7}" for number in range(300)])
+    with emulator(Quota(30, 100_000, window_s=WINDOW_S), latency_s=0.2) as service:
+        doomed = start(corpus, tmp_path, service)
+        while not service.entries:
+            assert doomed.poll() is None
+            time.sleep(0.005)  # bounded by the test's own limit
+        other = start(corpus, tmp_path, service)
+        while len(service.entries) < 10:
+            assert doomed.poll() is None
+            time.sleep(0.005)  # bounded by the test's own limit
+        doomed.kill()
+        doomed.communicate(timeout=60)
+
+        assert int(other.communicate(timeout=100)[0]) > 0
+        with EmbeddingStore(tmp_path / "store", SPEC) as store:
+            assert stored_are_right(store, corpus)
+        in_flight = 2 * open_embedder(service.base_url, tmp_path, service.quota).concurrency
+        assert service.report()["texts_bought_again"] <= 10 * in_flight
+
+
 def main() -> None:
     """One build as a program of its own: PAPERS FOLDER BASE_URL REQUESTS TOKENS."""
     corpus, folder, base_url, requests, tokens = sys.argv[1:]
     quota = Quota(int(requests), int(tokens), window_s=WINDOW_S)
     with EmbeddingStore(Path(folder) / "store", SPEC) as store:
-        embed(Path(corpus), store, open_embedder(base_url, Path(folder), quota), Policy())
+        result = embed(Path(corpus), store, open_embedder(base_url, Path(folder), quota), Policy())
+    sys.stdout.write(f"{result.embedded}\n")
 
 
 if __name__ == "__main__":
