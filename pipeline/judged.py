@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,8 @@ _TITLE_BYTES_MAX = FIELD["title"].bytes_max
 # Search text holds the abstract and more besides; a judged document of this length is a book.
 _ABSTRACT_BYTES_MAX = 30_000
 _QRELS_COLUMNS = 3
+_WHOLE = re.compile(r"[+-]?[0-9]{1,9}(\.0*)?")
+_GRADE_MAX = 1_000  # the library of the measures keeps memory for every grade up to the largest
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,11 @@ def read_judged(folder: Path) -> Judged:
     """The judged set in `folder`.
 
     Raises:
-        InputRefused: a file is absent or not what BEIR says, naming the line; an id twice; nothing judged.
+        InputRefused: a file is absent, damaged or not what BEIR says, naming the line; an id twice; a grade that is not
+            whole, or two of one document for one query; nothing judged.
     """
     notes: list[str] = []
-    qrels = _qrels(_file(folder, "qrels/test.tsv"))
+    qrels = _qrels(_file(folder, "qrels/test.tsv"), notes)
     texts = _texts(_file(folder, "queries.jsonl"))
     queries = {query_id: texts[query_id] for query_id in qrels if query_id in texts}
     _note(notes, len(qrels) - len(queries), "judged queries have no text; they count as unanswered")
@@ -94,7 +99,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8-sig", newline="\n") as lines:
             yield from ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputRefused(f"{path} cannot be read: {error}") from error
 
 
@@ -103,6 +108,7 @@ def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         try:
             found = json.loads(line)
             found["_id"] = str(found["_id"])
+            found["_id"].encode()  # a lone surrogate has no place in the order of the ids
         except (ValueError, TypeError, KeyError) as error:
             raise InputRefused(f"{path}, line {number}: expected an object with _id, found {error!r}") from error
         yield number, found
@@ -153,19 +159,49 @@ def _cut(text: str, bytes_max: int) -> str:
     return text.encode()[:bytes_max].decode(errors="ignore")
 
 
-def _qrels(path: Path) -> dict[str, dict[str, int]]:
-    """Query id -> document id -> grade; the heading line may be absent."""
+def _qrels(path: Path, notes: list[str]) -> dict[str, dict[str, int]]:
+    """Query id -> document id -> grade; the heading line may be absent.
+
+    As strict as trec_eval, which refuses a judgement that is there twice; the same one twice is harmless, and said.
+    """
     found: dict[str, dict[str, int]] = {}
+    judged = 0
     for number, line in _lines(path):
         columns = line.rstrip("\r\n").split("\t")
-        try:
-            query_id, document_id, grade = columns
-            found.setdefault(query_id, {})[document_id] = int(float(grade))
-        except ValueError as error:
-            if number == 1 and len(columns) == _QRELS_COLUMNS:
-                found.clear()
-                continue
+        if len(columns) != _QRELS_COLUMNS:
             raise InputRefused(
                 f"{path}, line {number}: expected query id, document id and grade divided by tabs, found {line!r}"
-            ) from error
+            )
+        query_id, document_id, written = columns
+        grade = _grade(written)
+        if grade is None:
+            if number == 1 and not _is_number(written):
+                continue
+            raise InputRefused(
+                f"{path}, line {number}: expected a whole grade from {-_GRADE_MAX} to {_GRADE_MAX}, found {written!r}"
+            )
+        grades = found.setdefault(query_id, {})
+        if grades.setdefault(document_id, grade) != grade:
+            raise InputRefused(
+                f"{path}, line {number}: document {document_id} of query {query_id} has grade {grade}, and "
+                f"{grades[document_id]} in a line before; keep one"
+            )
+        judged += 1
+    _note(notes, judged - sum(map(len, found.values())), "judgements are there twice")
     return found
+
+
+def _grade(text: str) -> int | None:
+    """The whole number that `text` writes, such as 2 or 2.0; None for anything else."""
+    if not _WHOLE.fullmatch(text.strip()):
+        return None
+    grade = int(float(text))
+    return grade if abs(grade) <= _GRADE_MAX else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from pathlib import Path
 
@@ -83,13 +84,55 @@ def test_documents_longer_than_a_field_are_cut_and_counted(tmp_path: Path) -> No
     ("change", "named"),
     [
         ({"documents": [*DOCUMENTS, DOCUMENTS[0]]}, "document b is there twice"),
+        ({"documents": [{"_id": "\ud800", "text": "no id"}]}, "line 1: expected an object with _id"),
+        ({"qrels": "1\tb\t1\n1\ta\t0\n1\tb\t2\n"}, "line 3: document b of query 1 has grade 2, and 1 in a line before"),
         ({"qrels": "query-id\tcorpus-id\tscore\n1 b 1\n"}, "line 2"),
+        ({"qrels": "1\tb\t1\n1\ta\thigh\n"}, "line 2: expected a whole grade"),
         ({"qrels": "query-id\tcorpus-id\tscore\n7\tb\t1\n"}, "0 judged queries"),
     ],
 )
 def test_what_is_no_judged_set_is_refused(tmp_path: Path, change: dict[str, object], named: str) -> None:
     with pytest.raises(InputRefused, match=named):
         read_judged(judged_set(tmp_path / "set", **change))
+
+
+@pytest.mark.parametrize("grade", ["inf", "nan", "0.5", "1e3", "-1e400", "1001", "9" * 30])
+@pytest.mark.parametrize("line", [1, 2])
+def test_a_grade_that_is_not_a_whole_number_is_refused_wherever_it_stands(
+    tmp_path: Path, grade: str, line: int
+) -> None:
+    before = "1\tb\t1\n" * (line - 1)
+    with pytest.raises(InputRefused, match=rf"line {line}: expected a whole grade from -1000 to 1000"):
+        read_judged(judged_set(tmp_path / "set", qrels=f"{before}1\ta\t{grade}\n"))
+
+
+def test_whole_grades_are_read_however_they_are_written(tmp_path: Path) -> None:
+    judged = read_judged(judged_set(tmp_path / "set", qrels="1\tb\t-2\n1\tc\t+3.0\n1\td\t 0\n1\te\t1000\n"))
+
+    assert judged.qrels == {"1": {"b": -2, "c": 3, "d": 0, "e": 1000}}
+
+
+def test_a_judgement_that_is_there_twice_counts_once_and_is_said(tmp_path: Path) -> None:
+    judged = read_judged(judged_set(tmp_path / "set", qrels="1\tb\t1\n1\tb\t1.0\n"))
+
+    assert judged.qrels == {"1": {"b": 1}}
+    assert "1 judgements are there twice" in judged.notes
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
+def test_a_damaged_gzip_file_is_named_whatever_is_wrong_with_it(tmp_path: Path, name: str) -> None:
+    documents = [{"_id": f"{number:x}", "text": hashlib.sha256(b"%d" % number).hexdigest()} for number in range(300)]
+    folder = judged_set(tmp_path / "set", documents=documents, suffix=".gz")
+    path = folder / f"{name}.gz"
+    whole = gzip.compress(gzip.decompress(path.read_bytes()))
+
+    for position in range(10, len(whole), max(1, len(whole) // 50)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        with pytest.raises(InputRefused, match=name):
+            read_judged(folder)
+    path.write_bytes(whole[:-9])
+    with pytest.raises(InputRefused, match=name):
+        read_judged(folder)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
