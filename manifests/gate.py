@@ -7,7 +7,6 @@ a hybrid query answers on every engine. No provider is called. `open_index` is t
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ from manifests.errors import Difference, IndexRefused, MilvusError
 from manifests.hybrid import Hit, hybrid, lexical
 from manifests.lite import LiteEngine, is_lite, linked
 from manifests.milvus import Milvus
+from manifests.scratch import scratch_folder
 from manifests.texts import search_text_of
 
 _CANARY_TOKENS = 32
@@ -177,7 +177,7 @@ def _intact_folder(milvus_uri: str, collection: str, subject: str) -> Path:
 
 def _open_lite(folder: Path, engines: int, opened: ExitStack) -> tuple[list[LiteEngine], list[Milvus]]:
     try:
-        scratch = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="papers-")))
+        scratch = opened.enter_context(scratch_folder())
     except OSError as error:
         raise MilvusError(
             f"no scratch folder for the Milvus Lite engine: {error.strerror}; mount a tmpfs on /tmp, or set TMPDIR to "

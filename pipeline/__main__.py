@@ -8,10 +8,8 @@ import json
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +147,7 @@ def _validate(args: argparse.Namespace, environment: Environment) -> int:
 
 
 def _plan(args: argparse.Namespace, environment: Environment) -> int:
+    from manifests.scratch import scratch_folder
     from manifests.texts import embed_text
     from pipeline.corpus import tabulate
     from pipeline.embedding_store import EmbeddingStore
@@ -156,9 +155,9 @@ def _plan(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.snapshot import open_snapshot
 
     places = Places.of_snapshot(args, environment)
-    with tempfile.TemporaryDirectory(prefix="plan-") as scratch, Console().stage("plan") as report:
-        embedder = open_counter(args, environment, Path(scratch))
-        corpus = tabulate(open_snapshot(args.snapshot), Path(scratch), quarantine=True, report=report)
+    with scratch_folder() as scratch, Console().stage("plan") as report:
+        embedder = open_counter(args, environment, scratch)
+        corpus = tabulate(open_snapshot(args.snapshot), scratch, quarantine=True, report=report)
         texts = (embed_text(*row) for row in corpus.scan().select("title", "abstract").collect().iter_rows())
         store = EmbeddingStore(places.store, embedder.spec, create=False)
         planned = plan(texts, store, embedder, *quotas(args, environment))

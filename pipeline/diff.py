@@ -7,7 +7,6 @@ Holds    fields are compared as stored; papers.parquet stands for a manifest onl
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ import polars as pl
 from manifests.collection import KEY, RECORD_FIELDS
 from manifests.contract import Catalogue, CorpusFacts, Manifest, SnapshotFacts, read_manifest
 from manifests.errors import InputRefused
+from manifests.scratch import scratch_folder
 from pipeline.corpus import FACTS, Corpus, read_corpus, tabulate
 from pipeline.progress import Report, silent
 from pipeline.snapshot import CARD, open_snapshot
@@ -116,9 +116,9 @@ def diff(a: Path, b: Path, report: Report = silent) -> Diff:
         InputRefused: neither a snapshot, a work folder nor a manifest, or one that cannot be used.
         IndexRefused: a manifest that is not strictly right.
     """
-    with tempfile.TemporaryDirectory(prefix="diff-") as scratch:
-        left = _opened(a, Path(scratch) / "a", report)
-        right = _opened(b, Path(scratch) / "b", report)
+    with scratch_folder() as scratch:
+        left = _opened(a, scratch / "a", report)
+        right = _opened(b, scratch / "b", report)
         return Diff(left, right, _papers(left, right))
 
 

@@ -12,7 +12,6 @@ import errno
 import importlib.metadata
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from manifests.files import sync_tree
 from manifests.gate import open_index
 from manifests.lite import LiteEngine, folder_digests, is_lite
 from manifests.milvus import Milvus
+from manifests.scratch import scratch_folder
 from manifests.texts import search_text_of
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report
@@ -121,8 +121,8 @@ def _build_lite(source: _Source, manifest: Manifest, building: Path, report: Rep
     """The collection, complete and on the disk, in the folder `building`; artifact.json then vouches for it."""
     shutil.rmtree(building, ignore_errors=True)
     work, started = building.parent, time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="papers-") as sockets:
-        engine = LiteEngine(building, Path(sockets))
+    with scratch_folder() as sockets:
+        engine = LiteEngine(building, sockets)
         try:
             with Milvus(engine.wait_ready().uri) as milvus:
                 _fill(milvus, source, manifest, report)

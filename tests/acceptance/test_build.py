@@ -156,8 +156,14 @@ REBUILDING = {
 
 @pytest.mark.parametrize("point", REBUILDING.values(), ids=REBUILDING)
 def test_a_rebuild_killed_anywhere_leaves_a_collection_that_can_be_served_and_the_same_command_finishes(
-    sample_build: Build, tmp_path: Path, point: str
+    sample_build: Build,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    point: str,
 ) -> None:
+    scratch = tmp_path_factory.mktemp("t")
+    monkeypatch.setenv("TMPDIR", str(scratch))
     work = copied(sample_build, tmp_path)
     name = read_manifest(sample_build.manifest).collection.name
     published = folder_digests(work / f"{name}.db")
@@ -180,6 +186,7 @@ def test_a_rebuild_killed_anywhere_leaves_a_collection_that_can_be_served_and_th
     assert run_pipeline("validate", *places(tmp_path)[:4]).returncode == 0
     assert sorted(path.name for path in work.iterdir() if "papers_" in path.name) == [f"{name}.db"]
     assert (work / "milvus.db").readlink() == Path(f"{name}.db")
+    assert not list(scratch.iterdir())
 
 
 UNREADABLE = {"truncated": lambda content: content[: len(content) // 2], "not-text": lambda _: b"\xff\0"}
