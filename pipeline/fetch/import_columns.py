@@ -21,8 +21,8 @@ from manifests.errors import InputRefused
 from pipeline.fetch.import_rows import Number, Row
 from pipeline.snapshot import RECORD_KEYS
 
-# What a list may say beside the keys of a record: the decision, the track, the kind and the page of an icml.cc event.
-BESIDE = ("status", "track", "event", "event_url")
+# What a list may say beside the keys of a record: what became of it, the track, the kind and page of an icml.cc event.
+BESIDE = ("decision", "status", "track", "event", "event_url")
 KNOWN: dict[str, tuple[str, ...]] = {
     "id": ("id", "paper_id", "forum_id", "openreview_id", "forum"),
     "title": ("title", "name"),
@@ -35,7 +35,8 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "oral": ("oral",),
     "forum_url": ("forum_url", "openreview_url", "openreview", "paper_url", "site"),
     "pdf_url": ("pdf_url", "paper_pdf_url", "pdf"),
-    "status": ("status", "decision"),
+    "decision": ("decision",),
+    "status": ("status",),
     "track": ("track",),
     "event": ("type", "eventtype", "event_type"),
     "event_url": ("virtualsite_url",),
@@ -52,7 +53,9 @@ DECODINGS_MAX = 3
 
 
 class BadCell(ValueError):
-    """A cell that cannot become the value of its field."""
+    """A cell that cannot become the value of its field; `reason` is what its row is counted under."""
+
+    reason = "bad_row"
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def columns_of(
         raise InputRefused(f"--entities {', '.join(sorted(unknown))}: expected fields out of {', '.join(RECORD_KEYS)}")
     theirs = {ours: column for ours, column in mapping.items() if column}
     for ours in (*RECORD_KEYS, *BESIDE):
-        if ours not in mapping and (known := _known(ours, found)):
+        if ours not in mapping and (known := _known(ours, found)) and not _says_nothing(ours, known, mapping, rows):
             theirs[ours] = known
     if "title" not in theirs:
         raise InputRefused(f"no column is the title; found {', '.join(found)}. Say which one: --map title=COLUMN")
@@ -191,15 +194,21 @@ def _check_mapping(ours: str, column: str, found: Mapping[str, None]) -> None:
 
 
 def _known(ours: str, found: Mapping[str, None]) -> str | None:
-    # Where a list says spotlight and oral itself, its wording of the decision adds nothing.
-    if ours == "status" and ("spotlight" in found or "oral" in found):
-        return None
     # icml.cc numbers events, not papers: an oral is another event than its poster.
     if ours == "id" and "virtualsite_url" in found:
         return None
     if ours == "event" and "virtualsite_url" not in found:
         return None
     return next((name for name in KNOWN[ours] if name in found), None)
+
+
+def _says_nothing(ours: str, column: str, mapping: Mapping[str, str], rows: Sequence[Row]) -> bool:
+    """Whether this is a decision that another column is said to give, or one that no row fills (`null` at icml.cc)."""
+    if ours not in {"decision", "status"}:
+        return False
+    if ours == "decision" and "status" in mapping:
+        return True
+    return all(not str(row.cells.get(column) or "").strip() for row in rows)
 
 
 def _separator(rows: Sequence[Row], column: str | None) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,25 +19,16 @@ from typing import Any
 from manifests.errors import InputRefused
 from manifests.files import file_sha256
 from pipeline.errors import BadRecords
+from pipeline.fetch.decisions import ORAL, POSITION, SPOTLIGHT, accepts, refusal
 from pipeline.fetch.import_columns import BadCell, Columns, columns_of, flag, id_in_url, text, texts
 from pipeline.fetch.import_rows import BadRow, Format, Row, read_rows
 from pipeline.progress import Report, silent
 from pipeline.records import faults_of
 from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot
 
-ROWS_NAMED_MAX = 20
+FAULTS_NAMED_MAX = 20
 
-# What a decision or status says, the first that fits: "Accept (oral)", "Top-25%", "Desk Reject", "Withdraw".
-LEFT_OUT = (
-    (re.compile(r"withdr", re.IGNORECASE), "withdrawn"),
-    (re.compile(r"desk[ _-]*reject", re.IGNORECASE), "desk_rejected"),
-    (re.compile(r"reject|retract", re.IGNORECASE), "rejected"),
-    (re.compile(r"\bsubmitted\b|\bactive\b|\bunder review\b", re.IGNORECASE), "submitted"),
-)
-ORAL = re.compile(r"\boral|\btop-5%", re.IGNORECASE)
-SPOTLIGHT = re.compile(r"spotlight|\btop-25%", re.IGNORECASE)
 PAPER_EVENT = re.compile(r"poster|oral|spotlight", re.IGNORECASE)
-POSITION = re.compile(r"position", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -62,6 +53,12 @@ class Import:
     quarantine: bool = False
 
 
+class UnknownDecision(BadCell):
+    """A decision of which nobody can tell whether it accepts: neither a paper nor left out unseen."""
+
+    reason = "unknown_decision"
+
+
 @dataclass
 class _Found:
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -71,6 +68,7 @@ class _Found:
     cases: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     bad: dict[str, str] = field(default_factory=dict)
+    lists_refused: bool = False
 
 
 def import_file(task: Import, *, report: Report = silent) -> dict[str, Any]:
@@ -95,7 +93,7 @@ def import_file(task: Import, *, report: Report = silent) -> dict[str, Any]:
     if "event" in columns.theirs:
         # An oral joins its poster, whose address is the paper's; so the posters come first.
         rows.sort(key=lambda row: isinstance(row, Row) and bool(ORAL.search(str(columns.cell(row, "event")))))
-    found = _Found()
+    found = _Found(lists_refused=_lists_refused(good, columns))
     for number, row in enumerate(rows, 1):
         _take(row, columns, found)
         if number % 500 == 0 or number == len(rows):
@@ -103,6 +101,12 @@ def import_file(task: Import, *, report: Report = silent) -> dict[str, Any]:
     _check(task, found, len(rows))
     snapshot = write_snapshot(folder, _provenance(task), found.records.values())
     return _result(snapshot, found, columns, len(rows), time.monotonic() - started)
+
+
+def _lists_refused(rows: Sequence[Row], columns: Columns) -> bool:
+    """Whether the list holds papers that were not accepted, too."""
+    cells = (columns.cell(row, key) for row in rows for key in ("decision", "status"))
+    return any(refusal(cell) for cell in cells if isinstance(cell, str))
 
 
 def _take(row: Row | BadRow, columns: Columns, found: _Found) -> None:
@@ -116,7 +120,7 @@ def _take(row: Row | BadRow, columns: Columns, found: _Found) -> None:
     try:
         reason = _left_out(row, columns, found) or _join(_record(row, columns, cases), row, columns, found)
     except BadCell as fault:
-        reason = "bad_row"
+        reason = fault.reason
         found.bad[row.where] = str(fault)
     else:
         found.cases.update(cases)
@@ -128,19 +132,37 @@ def _left_out(row: Row, columns: Columns, found: _Found) -> str | None:
     event = text(columns.cell(row, "event"), "event", columns, found.cases)
     if event and not PAPER_EVENT.search(event):
         return "not_a_paper"
-    if "status" not in columns.theirs:
+    if not {"decision", "status"} & columns.theirs.keys():
         return None
-    status = text(columns.cell(row, "status"), "status", columns, found.cases)
-    found.statuses[status or "(blank)"] += 1
-    return next((reason for pattern, reason in LEFT_OUT if status and pattern.search(status)), None)
+    wordings = _wordings(row, columns, found.cases)
+    wording = next(iter(wordings), None)
+    found.statuses[wording or "(blank)"] += 1
+    if wording is None:
+        # In a list of accepted papers alone nothing said is nothing against it; an event stands in the programme.
+        return "no_decision" if found.lists_refused and not event else None
+    if reason := refusal(wording):
+        return reason
+    if not accepts(wording):
+        raise UnknownDecision(f"decision {wording!r:.80} is none that is known")
+    found.cases["status_says_otherwise"] += any(map(refusal, wordings))
+    return None
+
+
+def _wordings(row: Row, columns: Columns, cases: Counter[str]) -> list[str]:
+    """What the row says became of it, the one that decides first."""
+    cells = (text(columns.cell(row, key), key, columns, cases) for key in ("decision", "status"))
+    return [wording for wording in cells if wording]
 
 
 def _record(row: Row, columns: Columns, cases: Counter[str]) -> dict[str, Any]:
     def one(key: str) -> str | None:
         return text(columns.cell(row, key), key, columns, cases)
 
-    said = f"{one('status') or ''} {one('event') or ''}"
-    spotlight, oral = (flag(columns.cell(row, key), key) for key in ("spotlight", "oral"))
+    def presented(key: str, words: re.Pattern[str]) -> bool:
+        # A column of its own is all that the list has to say about it, also where its cell is absent.
+        return bool(flag(columns.cell(row, key), key) if key in columns.theirs else words.search(said))
+
+    said = " ".join([*_wordings(row, columns, cases)[:1], one("event") or ""])
     record = {
         "id": _id(one, cases),
         "title": one("title"),
@@ -148,13 +170,13 @@ def _record(row: Row, columns: Columns, cases: Counter[str]) -> dict[str, Any]:
         "authors": texts(columns.cell(row, "authors"), "authors", columns, cases),
         "keywords": texts(columns.cell(row, "keywords"), "keywords", columns, cases),
         "primary_area": one("primary_area"),
-        "paper_type": one("paper_type") or _type_of(one("track")),
-        "spotlight": bool(SPOTLIGHT.search(said)) if spotlight is None else spotlight,
-        "oral": bool(ORAL.search(said)) if oral is None else oral,
+        "paper_type": one("paper_type") or _type_of(one("track"), said),
+        "spotlight": presented("spotlight", SPOTLIGHT),
+        "oral": presented("oral", ORAL),
         "forum_url": one("forum_url"),
         "pdf_url": one("pdf_url"),
     }
-    if not {"paper_type", "track"} & columns.theirs.keys():
+    if record["paper_type"] is None and not {"paper_type", "track"} & columns.theirs.keys():
         record["paper_type"] = "regular"
         cases["paper_type_assumed_regular"] += 1
     if record["paper_type"] is None:
@@ -184,9 +206,10 @@ def _id(one: Any, cases: Counter[str]) -> str:
     return str(found)
 
 
-def _type_of(track: str | None) -> str | None:
+def _type_of(track: str | None, said: str) -> str | None:
+    """The type that the track tells, else the decision or the kind of event; None where neither does."""
     if track is None:
-        return None
+        return "position" if POSITION.search(said) else None
     if track.strip().lower() in {"main", "conference"}:
         return "regular"
     return "position" if POSITION.search(track) else track
@@ -223,14 +246,30 @@ def _check(task: Import, found: _Found, rows: int) -> None:
     if accounted != rows:
         raise InputRefused(f"{accounted} rows are accounted for, the file has {rows}; nothing was written")
     if found.bad and not task.quarantine:
-        lines = [f"\n  - {where}: {reason}" for where, reason in list(found.bad.items())[:ROWS_NAMED_MAX]]
         raise BadRecords(
             f"{task.path}: {len(found.bad)} row(s) cannot become records; correct them, or leave them out with "
-            "--quarantine:" + "".join(lines)
+            f"--quarantine{_take_all(found)}:{_named(found.bad)}"
         )
     if not found.records:
         reasons = ", ".join(f"{reason} {times}" for reason, times in sorted(found.excluded.items()))
         raise InputRefused(f"{task.path}: no paper is left of {rows} rows ({reasons}); expected at least one")
+
+
+def _take_all(found: _Found) -> str:
+    unknown = found.excluded[UnknownDecision.reason]
+    return f" ({unknown} for its decision: --map status= takes every row, whatever its decision)" if unknown else ""
+
+
+def _named(bad: Mapping[str, str]) -> str:
+    """A line for each fault: the first row that has it, and how many more do."""
+    rows: dict[str, list[str]] = {}
+    for where, fault in bad.items():
+        rows.setdefault(fault, []).append(where)
+    lines = [
+        f"\n  - {first}{f' and {len(more)} more' if more else ''}: {fault}" for fault, (first, *more) in rows.items()
+    ]
+    left = f"\n  - and {len(lines) - FAULTS_NAMED_MAX} faults more" if len(lines) > FAULTS_NAMED_MAX else ""
+    return "".join(lines[:FAULTS_NAMED_MAX]) + left
 
 
 def _provenance(task: Import) -> Provenance:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.fetch.decisions import ORAL, POSITION, SPOTLIGHT, refusal
 from pipeline.records import faults_of
 
 SITE = "https://openreview.net"
@@ -24,19 +25,6 @@ OUTCOMES = (
     (re.compile(r"Reject\w*"), "rejected"),
     (re.compile(r"(?:\w+_)?Submission\d*"), "submitted"),
 )
-# The same in a `venue` string: "Submitted to ICML 2026", "ICLR 2022 Submitted", "ICLR 2023 Conference Withdrawn ...".
-WORDS = (
-    (re.compile(r"\bwithdrawn\b", re.IGNORECASE), "withdrawn"),
-    (re.compile(r"\bdesk[ _-]*reject", re.IGNORECASE), "desk_rejected"),
-    (re.compile(r"\b(?:reject|retract)", re.IGNORECASE), "rejected"),
-    (re.compile(r"^submitted to\b|\bsubmitted$|\bunder review\b", re.IGNORECASE), "submitted"),
-    (re.compile(r"\bworkshop\b", re.IGNORECASE), "other_venue"),
-)
-# "ICML 2023 OralPoster", "ICML 2025 spotlightposter"; ICLR 2023 named its orals and spotlights by their share.
-ORAL = re.compile(r"\boral|\bnotable top 5%", re.IGNORECASE)
-SPOTLIGHT = re.compile(r"\bspotlight|\bnotable top 25%", re.IGNORECASE)
-# "ICML 2026 Position Oral", ICML.cc/2026/Position_Paper_Track; not "composition".
-POSITION = re.compile(r"(?<![^\W_])position(?![^\W_])", re.IGNORECASE)
 
 
 class BadNote(ValueError):
@@ -73,9 +61,8 @@ def excluded(note: Mapping[str, Any], venue_id: str) -> str | None:
         return outcome
     if venueid and (reason := _elsewhere(venueid, venue_id)):
         return reason
-    for pattern, reason in WORDS:
-        if venue and pattern.search(venue) and not pattern.search(venue_id.replace("/", " ").replace("_", " ")):
-            return reason
+    if venue and (reason := refusal(venue, venue_id)):
+        return reason
     return None if venueid or venue else "no_decision"
 
 

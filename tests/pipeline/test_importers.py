@@ -274,8 +274,8 @@ def test_a_separator_and_the_texts_to_decode_can_be_given(tmp_path: Path) -> Non
 
 
 def test_rows_that_are_no_accepted_paper_are_left_out_and_counted_by_reason(tmp_path: Path) -> None:
-    statuses = ["Poster", "Accept (Poster)", "", "Oral", "Accept (spotlight)", "Top-5%", "Top-25%"]
-    left_out = ["Reject", "Withdraw", "Desk Reject", "Active", "Submitted to ICML 2026", "Withdrawn"]
+    statuses = ["Poster", "Accept (Poster)", "Accept: poster", "Oral", "Accept (spotlight)", "Top-5%", "Top-25%"]
+    left_out = ["Reject", "Withdraw", "Desk Reject", "Active", "Submitted to ICML 2026", "Withdrawn", ""]
     entries = [{"id": f"P{n}", "title": f"T{n}", "status": status} for n, status in enumerate(statuses + left_out)]
     path = tmp_path / "a.json"
     path.write_text(json.dumps(entries))
@@ -284,9 +284,153 @@ def test_rows_that_are_no_accepted_paper_are_left_out_and_counted_by_reason(tmp_
 
     flags = [(paper["spotlight"], paper["oral"]) for paper in papers(path)]
     assert flags == [(False, False)] * 3 + [(False, True), (True, False), (False, True), (True, False)]
-    assert result["excluded"] == {"desk_rejected": 1, "rejected": 1, "submitted": 2, "withdrawn": 2}
-    assert result["papers"] + sum(result["excluded"].values()) == result["rows"] == 13
+    assert result["excluded"] == {"desk_rejected": 1, "no_decision": 1, "rejected": 1, "submitted": 2, "withdrawn": 2}
+    assert result["papers"] + sum(result["excluded"].values()) == result["rows"] == 14
     assert result["statuses"]["(blank)"] == 1
+
+
+@pytest.mark.parametrize("flags", [{}, {"spotlight": False}, {"oral": False}, {"spotlight": False, "oral": False}])
+@pytest.mark.parametrize("column", ["status", "decision"])
+def test_columns_for_spotlight_and_oral_let_no_refused_paper_in(
+    tmp_path: Path, flags: dict[str, bool], column: str
+) -> None:
+    rows = [
+        {"id": "a1", "title": "R", column: "Reject"} | flags,
+        {"id": "a2", "title": "W", column: "Withdrawn"} | flags,
+        {"id": "a3", "title": "OK", column: "Accept (Oral)"} | flags,
+    ]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(rows))
+
+    result = imported(path)
+
+    assert result["excluded"] == {"rejected": 1, "withdrawn": 1}
+    assert result["columns"][column] == column
+    # Where the list has the column, the column says it.
+    assert [(paper["id"], paper["spotlight"], paper["oral"]) for paper in papers(path)] == [
+        ("a3", False, "oral" not in flags)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wording", "reason"),
+    [
+        ("Not accepted", "rejected"),
+        ("Unaccepted", "rejected"),
+        ("Not been accepted", "rejected"),
+        ("Decline", "rejected"),
+        ("Declined", "rejected"),
+        ("Accept, then retracted", "rejected"),
+        ("Invite to Workshop Track", "other_venue"),
+        ("Accept (workshop)", "other_venue"),
+        ("Pending", "submitted"),
+        ("Acceptance pending", "submitted"),
+        ("ICML_2026_Desk_Rejected", "desk_rejected"),
+        ("Oral - withdrew", "withdrawn"),
+    ],
+)
+def test_a_decision_that_refuses_leaves_the_paper_out_for_its_reason(tmp_path: Path, wording: str, reason: str) -> None:
+    rows = [{"id": "A", "title": "T", "decision": "Accept"}, {"id": "B", "title": "U", "decision": wording}]
+    path = write_csv(tmp_path / "a.csv", rows)
+
+    assert imported(path)["excluded"] == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    ("wording", "spotlight", "oral"),
+    [
+        ("Accept: notable top 5%", False, True),
+        ("Accept: notable-top-25%", True, False),
+        ("Accept: poster", False, False),
+        ("ICLR 2026 Poster", False, False),
+        ("NeurIPS 2025 Datasets and Benchmarks Track spotlight", True, False),
+        ("ICML 2025 spotlightposter", True, False),
+        ("Accept as Oral Presentation", False, True),
+        ("Accept (spotlight poster, outstanding paper)", True, False),
+        ("Accept (regular)", False, False),
+        ("ACCEPTED", False, False),
+    ],
+)
+def test_every_accepting_decision_is_a_paper_presented_as_it_says(
+    tmp_path: Path, wording: str, spotlight: bool, oral: bool
+) -> None:
+    path = write_csv(tmp_path / "a.csv", [{"id": "A", "title": "T", "decision": wording}])
+
+    imported(path)
+
+    assert [(paper["spotlight"], paper["oral"]) for paper in papers(path)] == [(spotlight, oral)]
+
+
+@pytest.mark.parametrize(
+    "wording",
+    ["Accept?", "To be accepted", "Conditional accept", "Accept unless withheld", "Waitlist", "Not oral", "50%", "1"],
+)
+def test_a_decision_that_is_not_known_is_named_and_never_taken_for_an_acceptance(tmp_path: Path, wording: str) -> None:
+    rows = [{"id": f"P{n}", "title": "T", "decision": wording} for n in range(3)]
+    path = write_csv(tmp_path / "a.csv", [{"id": "A", "title": "T", "decision": "Accept"}, *rows])
+
+    with pytest.raises(BadRecords) as refused:
+        imported(path)
+    result = imported(path, quarantine=True)
+
+    assert f"line 3 and 2 more: decision {wording!r} is none that is known" in str(refused.value)
+    assert "--map status=" in str(refused.value)
+    assert result["excluded"] == {"unknown_decision": 3}
+    assert [paper["id"] for paper in papers(path)] == ["A"]
+    taken = import_file(Import(path, "all", tmp_path / "snapshots", mapping={"status": ""}))
+    assert taken["papers"] == 4
+
+
+def test_of_a_decision_and_a_status_the_decision_decides_and_the_other_is_counted(tmp_path: Path) -> None:
+    rows = [
+        {"id": "A", "title": "T", "status": "Active", "decision": "Accept (poster)"},
+        {"id": "B", "title": "U", "status": "Poster", "decision": "Reject"},
+        {"id": "C", "title": "V", "status": "Oral", "decision": ""},
+        {"id": "D", "title": "W", "status": "Withdrawn", "decision": ""},
+        {"id": "E", "title": "X", "status": "whatever", "decision": "Accept (oral)"},
+    ]
+    path = write_csv(tmp_path / "a.csv", rows)
+
+    result = imported(path)
+
+    assert [(paper["id"], paper["oral"]) for paper in papers(path)] == [("A", False), ("C", True), ("E", True)]
+    assert result["excluded"] == {"rejected": 1, "withdrawn": 1}
+    assert result["cases"]["status_says_otherwise"] == 1
+    assert result["statuses"] == {
+        "Accept (poster)": 1,
+        "Reject": 1,
+        "Oral": 1,
+        "Withdrawn": 1,
+        "Accept (oral)": 1,
+    }
+    assert result["unused_columns"] == []
+
+
+def test_papers_without_a_decision_are_papers_where_the_list_refuses_none(tmp_path: Path) -> None:
+    rows = [{"id": "A", "title": "T", "decision": "Accept"}, {"id": "B", "title": "U"}]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(rows))
+    blank = tmp_path / "blank.json"
+    blank.write_text(json.dumps([row | {"decision": None} for row in rows]))
+
+    assert imported(path)["statuses"] == {"Accept": 1, "(blank)": 1}
+    assert import_file(Import(blank, "blank", tmp_path / "snapshots"))["unused_columns"] == ["decision"]
+
+
+def test_the_decision_tells_a_position_paper_where_no_column_does(tmp_path: Path) -> None:
+    rows = [
+        {"id": "A", "title": "T", "decision": "ICML 2026 Position Oral"},
+        {"id": "B", "title": "Position: U", "decision": "ICML 2026 oral"},
+    ]
+    path = write_csv(tmp_path / "a.csv", rows)
+    composition = write_csv(tmp_path / "b.csv", [rows[0] | {"track": "Composition"}])
+
+    imported(path)
+    import_file(Import(composition, "b", tmp_path / "snapshots"))
+
+    assert [paper["paper_type"] for paper in papers(path)] == ["position", "regular"]
+    (line,) = (json.loads(line) for _, line in open_snapshot(tmp_path / "snapshots" / "b").lines())
+    assert line["paper_type"] == "Composition"
 
 
 def test_an_oral_event_joins_its_poster_and_other_events_are_no_papers(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.fetch.openreview_notes import OUTCOMES, WORDS
+from pipeline.fetch.decisions import REFUSED
+from pipeline.fetch.openreview_notes import OUTCOMES
 from pipeline.snapshot import open_snapshot
 from tests.pipeline.openreview_loopback import VENUE, Loopback, running, v2_group, v2_note
 from tests.programs import REPOSITORY, SAMPLE
@@ -69,6 +70,6 @@ def test_every_command_of_the_page_does_what_it_says(lists: Path) -> None:
 
 
 def test_the_page_names_every_reason_that_an_outcome_gives() -> None:
-    reasons = {reason for _, reason in (*OUTCOMES, *WORDS)}
+    reasons = {reason for _, reason in (*OUTCOMES, *REFUSED)}
 
     assert reasons <= set(re.findall(r"`(\w+)`", PAGE))
