@@ -1,7 +1,7 @@
 """The rows of a list file as they are written there: JSONL, JSON, CSV, TSV or Parquet; no type is inferred.
 
 A number stays the digits it was written with (`1e10`, `007`), so that an id that looks like a number is not changed.
-A row that cannot be read is a `BadRow` in its place; the rows after it are still read.
+A row that cannot be read is a `BadRow` in its place and the rows after it are still read, or the file is refused.
 """
 
 from __future__ import annotations
@@ -155,8 +155,11 @@ def _csv(text: str, path: Path, delimiter: str) -> Iterator[Row | BadRow]:
             elif cells:
                 yield Row(where, dict(zip(header, cells, strict=True)))
     except csv.Error as error:
-        # What follows a broken quote cannot be told apart any more.
-        yield BadRow(f"line {first}", f"not CSV: {error}; the rest of the file was not read")
+        # What follows a broken quote cannot be told apart any more, so no row can be left out alone.
+        raise InputRefused(
+            f"{path}, line {first}: not CSV ({error}); the rows from there on cannot be told apart. Correct the quotes "
+            "of that line, or get the file again"
+        ) from error
 
 
 def _parquet(path: Path) -> Iterator[Row]:

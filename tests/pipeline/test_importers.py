@@ -516,7 +516,6 @@ def test_a_template_makes_a_field_of_other_columns(tmp_path: Path) -> None:
         ("a.jsonl", '{"id": "A", "title": "T"}\n{"id": "B", "title": "T", "oral": "maybe"}', "line 2: oral is str"),
         ("a.jsonl", '{"id": "A", "title": "T"}\n{"id": "B", "title": "T", "pdf_url": "x"}', "line 2: id B: pdf_url"),
         ("a.csv", 'id,title\nA,T\nB,"T\nmore",extra\nC,T', "line 3: 3 cells; the header has 2 columns"),
-        ("a.csv", 'id,title\nA,T\nB,"T" x\nC,T', "line 3: not CSV"),
     ],
 )
 def test_a_row_that_cannot_be_a_record_is_named_with_its_place(
@@ -537,6 +536,7 @@ def test_a_row_that_cannot_be_a_record_is_named_with_its_place(
     [
         ("a.jsonl", b"", "no row that can be read"),
         ("a.csv", b"id,title\n", "no row that can be read"),
+        ("a.csv", b'id,title\nA,T\nB,"T" x\nC,T', "line 3: not CSV"),
         ("a.csv", b"id,id\nA,T\n", "header of different names"),
         ("a.json", b'{"papers": {"A": 1}}', "exactly one list"),
         ("a.json", b'[{"id": "A"', "not whole JSON"),
@@ -578,6 +578,20 @@ def test_no_such_file_and_a_bad_name_are_refused(tmp_path: Path) -> None:
         imported(tmp_path / "absent.csv")
     with pytest.raises(InputRefused, match="is no snapshot name"):
         import_file(Import(tmp_path / "absent.csv", "../x", tmp_path / "snapshots"))
+
+
+@pytest.mark.parametrize(
+    "line", ['B,"Broken title', 'B,"Broken" title', 'B,"Broken ""title', '"B,Broken title', f"B,{'x' * (17 << 20)}"]
+)
+def test_a_csv_that_cannot_be_read_to_its_end_is_refused_with_quarantine_too(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.csv"
+    after = [f'P{n},"Title {n}"' for n in range(200)]
+    path.write_text("\n".join(["id,title", "A,T", line, *after]) + "\n")
+
+    with pytest.raises(InputRefused, match="line 3: not CSV"):
+        imported(path, quarantine=True)
+
+    assert not (tmp_path / "snapshots").exists()
 
 
 def test_a_tab_separated_list_and_quoted_line_ends_are_read(tmp_path: Path) -> None:
