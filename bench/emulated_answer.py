@@ -15,8 +15,35 @@ WORD = re.compile(r"\w+|[^\w\s]")
 HASHES = 3
 
 Mangled = Literal[
-    "short", "reversed", "duplicate_index", "missing_index", "nan", "infinity", "zero", "dimension", "no_output"
+    "short",
+    "reversed",
+    "duplicate_index",
+    "missing_index",
+    "nan",
+    "infinity",
+    "zero",
+    "dimension",
+    "no_output",
+    "text",
+    "true",
+    "null",
+    "list",
+    "too_large",
+    "huge",
+    "norm_underflows",
+    "norm_overflows",
 ]
+# What the last vector is filled with; JSON and NumPy both take more for a number than a vector can hold.
+FILLED: dict[Mangled, Any] = {
+    "text": "0.1",
+    "true": True,
+    "null": None,
+    "list": [0.1],
+    "too_large": 1e39,
+    "huge": 10**400,
+    "norm_underflows": 1e-30,
+    "norm_overflows": 3e38,
+}
 
 
 def count_tokens(text: str) -> int:
@@ -64,6 +91,9 @@ def embeddings(asked: dict[str, Any], texts: list[str], usage: Any, mangle: Mang
 
 def _mangle(answer: dict[str, Any], embeddings: list[dict[str, Any]], mangle: Mangled) -> None:
     last = embeddings[-1]
+    if mangle in FILLED:
+        last["embedding"] = [FILLED[mangle]] * len(last["embedding"])
+        return
     if mangle == "short":
         embeddings.pop()
     elif mangle == "reversed":

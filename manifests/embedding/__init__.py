@@ -16,8 +16,9 @@ def check_vectors(vectors: Any, count: int, dimension: int) -> Vectors:
     """`vectors` (an array, or one sequence of numbers a text) as float32 of shape (count, dimension).
 
     Raises:
-        ProviderBusy: another count or dimension, not numbers, not finite in float32, or all zero. An answer
-            that cannot be read may be right the next time; the message names the first vector at fault.
+        ProviderBusy: another count or dimension, not numbers, not finite in float32, or of a length that is zero or not
+            finite there. An answer that cannot be read may be right the next time; the message names the first vector
+            at fault.
     """
     found = len(vectors)
     if found != count:
@@ -25,13 +26,31 @@ def check_vectors(vectors: Any, count: int, dimension: int) -> Vectors:
     for position, vector in enumerate(vectors):
         if len(vector) != dimension:
             raise ProviderBusy(f"vector {position} has {len(vector)} numbers where {dimension} are expected")
+        if not _holds_numbers(vector):
+            raise ProviderBusy(f"vector {position} of {count} holds something else than numbers; nothing is kept")
     try:
-        checked = np.asarray(vectors, dtype=np.float32).reshape(count, dimension)
-    except (TypeError, ValueError) as error:
-        raise ProviderBusy(f"the provider answered something else than numbers: {error}") from error
-    unusable = ~(np.isfinite(checked).all(axis=1) & checked.any(axis=1))
+        with np.errstate(over="ignore", under="ignore"):
+            checked = np.asarray(vectors, dtype=np.float32).reshape(count, dimension)
+            squares = np.einsum("ij,ij->i", checked, checked)
+    except OverflowError as error:
+        raise ProviderBusy("the provider answered a number that no vector can hold; nothing is kept") from error
+    unusable = ~(np.isfinite(squares) & (squares >= np.finfo(np.float32).tiny))
     if unusable.any():
         position = int(unusable.argmax())
-        kind = "zero" if np.isfinite(checked[position]).all() else "not finite"
-        raise ProviderBusy(f"vector {position} of {count} is {kind}; nothing of the answer is kept")
+        raise ProviderBusy(
+            f"vector {position} of {count} is {_fault(checked[position])}; nothing of the answer is kept"
+        )
     return checked
+
+
+def _holds_numbers(vector: Any) -> bool:
+    """Neither text nor truth values, which NumPy would take for numbers."""
+    if isinstance(vector, np.ndarray):
+        return vector.dtype.kind in "fiu"
+    return set(map(type, vector)) <= {int, float}
+
+
+def _fault(vector: Vectors) -> str:
+    if not np.isfinite(vector).all():
+        return "not finite"
+    return "of a length that float32 cannot hold" if vector.any() else "zero"

@@ -100,6 +100,7 @@ def retry_after_s(response: Any) -> float | None:
 
 
 def shown(message: object, key: str) -> str:
-    """The service's message for the user: one line, bounded, without a key it may quote."""
+    """The service's message for the user: one line any terminal takes, bounded, without a key it may quote."""
     line = " ".join(str(message).replace(key, "[key]").split())
-    return _KEY_LIKE.sub("[key]", line)[:MESSAGE_CHARS_MAX]
+    printable = "".join(character if character.isprintable() else "?" for character in line)
+    return _KEY_LIKE.sub("[key]", printable)[:MESSAGE_CHARS_MAX]

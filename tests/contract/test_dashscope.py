@@ -122,6 +122,22 @@ BUSY = [
     ("infinity", Fault(mangle="infinity"), "busy"),
     ("zero", Fault(mangle="zero"), "busy"),
     ("wrong-dimension", Fault(mangle="dimension"), "busy"),
+    ("text-for-numbers", Fault(mangle="text"), "busy"),
+    ("true-for-numbers", Fault(mangle="true"), "busy"),
+    ("null-for-numbers", Fault(mangle="null"), "busy"),
+    ("lists-for-numbers", Fault(mangle="list"), "busy"),
+    ("beyond-float32", Fault(mangle="too_large"), "busy"),
+    ("beyond-float64", Fault(mangle="huge"), "busy"),
+    ("norm-underflows", Fault(mangle="norm_underflows"), "busy"),
+    ("norm-overflows", Fault(mangle="norm_overflows"), "busy"),
+    ("a-number-of-5000-digits", Fault(200, b'{"output": ' + b"9" * 5_000 + b"}"), "busy"),
+    ("not-utf-8", Fault(200, b'{"output": "\xff"}'), "busy"),
+    ("lone-surrogate", Fault(200, b'{"output": "\\ud800", "code": "\\ud800", "message": "\\ud800"}'), "busy"),
+    ("deep", Fault(200, b"[" * 200_000), "busy"),
+    ("500-lone-surrogate", Fault(500, b'{"code": "\\ud800", "message": "\\ud800"}'), "busy"),
+    ("500-terminal-codes", Fault(500, b'{"code": "\\u001b[2J", "message": "\\u001b[2J\\u202e\\n"}'), "busy"),
+    ("500-not-utf-8", Fault(500, b'{"code": "\xff", "message": "\xfe"}'), "busy"),
+    ("500-code-is-a-list", Fault(500, b'{"code": [1], "message": {"a": 1}}'), "busy"),
     ("reset-before-counting", Fault(drop="before"), "busy"),
     ("reset-after-counting", Fault(drop="after"), "busy"),
 ]
@@ -135,6 +151,7 @@ def test_what_may_succeed_later_is_busy_after_exactly_one_request(service, embed
         embedder.embed_documents(TEXTS)
 
     assert caught.value.reason == reason
+    assert str(caught.value).isprintable()
     assert len(service.entries) == 1
     assert embedder.ledger.usage().requests == 1
 
