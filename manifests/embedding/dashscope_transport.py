@@ -10,7 +10,7 @@ import functools
 import io
 import os
 import time
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +18,7 @@ import requests
 from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
 from urllib3 import Timeout
-from urllib3.exceptions import MaxRetryError, NewConnectionError, ReadTimeoutError
+from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
 
 ANSWER_BYTES_MAX = 64 * 2**20
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -26,7 +26,7 @@ _CHUNK_BYTES = 1 << 16
 
 
 class Unsent(Exception):
-    """No connection: the request did not leave, so the provider cannot have counted it."""
+    """No connection, or none that TLS accepts: no byte of the request left, so the provider cannot have counted it."""
 
 
 class Dropped(Exception):
@@ -67,8 +67,6 @@ class OneShot(HTTPAdapter):  # type: ignore[misc]  # requests ships no types
         whole = Timeout(connect=connect_s, read=read_s, total=connect_s + read_s)
         try:
             response = super().send(request, stream=True, timeout=whole, **options)
-        except requests.ConnectTimeout as exc:
-            raise Unsent("no connection in time") from exc
         except requests.Timeout as exc:
             raise TimedOut("no answer in time") from exc
         except requests.ConnectionError as exc:
@@ -82,14 +80,25 @@ class OneShot(HTTPAdapter):  # type: ignore[misc]  # requests ships no types
     def get_connection_with_tls_context(self, *request: Any, **options: Any) -> Any:
         """The pool for a request, through a proxy or not, with connections that keep to the deadline."""
         pool = super().get_connection_with_tls_context(*request, **options)
-        if not issubclass(pool.ConnectionCls.response_class, _Answer):
+        if not issubclass(pool.ConnectionCls, _Bounded):
             pool.ConnectionCls = _bounded(pool.ConnectionCls)
         return pool
 
 
+class _Bounded:
+    """What is added to urllib3's connections: a deadline over the answer, and a failure to connect told apart."""
+
+    def connect(self) -> None:
+        """Open the connection with all its handshakes; the request is written only after this."""
+        try:
+            super().connect()  # type: ignore[misc]  # urllib3's connection stands behind
+        except (OSError, HTTPException, HTTPError) as exc:
+            raise Unsent(f"no connection: {type(exc).__name__}") from exc
+
+
 @functools.cache
 def _bounded(connection: type) -> type:
-    return type(connection.__name__, (connection,), {"response_class": _Answer})
+    return type(connection.__name__, (_Bounded, connection), {"response_class": _Answer})
 
 
 class _Answer(HTTPResponse):
@@ -142,10 +151,10 @@ def _body(response: requests.Response) -> bytes:
     return b"".join(chunks)
 
 
-def _broken(exc: requests.ConnectionError) -> Unsent | Dropped:
+def _broken(exc: requests.ConnectionError) -> Dropped | TimedOut:
     cause = exc.args[0] if exc.args else None
-    if isinstance(cause, MaxRetryError) and isinstance(cause.reason, NewConnectionError):
-        return Unsent(f"no connection: {_name(cause.reason)}")
+    if isinstance(cause, ProtocolError) and isinstance(cause.args[-1], TimeoutError):
+        return TimedOut("the request was not taken in time")
     return Dropped(f"the connection broke: {_name(cause)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -258,6 +259,7 @@ def test_no_address_is_busy_and_costs_no_quota(service, tmp_path, monkeypatch):
         embedder.embed_documents(TEXTS)
 
     assert embedder.ledger.usage().requests == 0
+    assert embedder.tokens_spent == 0
 
 
 def test_no_connection_is_busy_and_costs_no_quota(service, tmp_path):
@@ -269,13 +271,76 @@ def test_no_connection_is_busy_and_costs_no_quota(service, tmp_path):
         embedder.embed_documents(TEXTS)
 
     assert embedder.ledger.usage().requests == 0
+    assert embedder.tokens_spent == 0
 
 
-def test_a_tls_failure_is_busy(service, tmp_path):
-    embedder = opened(service, tmp_path, base_url=service.base_url.replace("http:", "https:"))
+@contextlib.contextmanager
+def listening(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A port whose connections are each given to `answer` and closed."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-    with pytest.raises(ProviderBusy):
-        embedder.embed_documents(TEXTS)
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, contextlib.suppress(OSError):
+                        answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def alert(connection: socket.socket) -> None:
+    connection.recv(65_536)
+    connection.sendall(b"\x15\x03\x03\x00\x02\x02\x28")  # TLS: fatal, handshake_failure
+
+
+HANDSHAKES: dict[str, Callable[[socket.socket], object]] = {
+    "plain HTTP": lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+    "refused": alert,
+    "closed": lambda connection: connection.recv(65_536),
+    "silent": lambda connection: [None for _ in iter(lambda: connection.recv(65_536), b"")],
+}
+
+
+@pytest.mark.parametrize("answer", HANDSHAKES.values(), ids=HANDSHAKES)
+def test_a_tls_handshake_that_fails_is_busy_and_costs_neither_quota_nor_tokens(service, tmp_path, monkeypatch, answer):
+    monkeypatch.setattr("manifests.embedding.dashscope.CONNECT_TIMEOUT_S", 0.5)
+    with listening(answer) as port:
+        embedder = opened(service, tmp_path, base_url=f"https://127.0.0.1:{port}/api/v1")
+
+        with pytest.raises(ProviderBusy, match="cannot be reached"):
+            embedder.embed_documents(TEXTS)
+
+    assert embedder.ledger.usage().requests == 0
+    assert embedder.tokens_spent == 0
+
+
+def test_a_proxy_that_refuses_costs_neither_quota_nor_tokens(service, tmp_path, monkeypatch):
+    refusing = HANDSHAKES["plain HTTP"]
+    with listening(refusing) as port:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        embedder = opened(service, tmp_path, base_url="https://dashscope.invalid/api/v1")
+
+        with pytest.raises(ProviderBusy, match="cannot be reached"):
+            embedder.embed_documents(TEXTS)
+
+    assert embedder.ledger.usage().requests == 0
+    assert embedder.tokens_spent == 0
+
+
+def test_a_request_that_left_counts_however_its_connection_ends(service, tmp_path):
+    with listening(lambda connection: connection.recv(1)) as port:
+        embedder = opened(service, tmp_path, base_url=f"http://127.0.0.1:{port}/api/v1")
+
+        with pytest.raises(ProviderBusy, match="broke"):
+            embedder.embed_documents(TEXTS)
+
+    assert embedder.ledger.usage().requests == 1
+    assert embedder.tokens_spent > 0
 
 
 def test_a_connection_closed_while_idle_is_one_request_and_busy(service, embedder):
