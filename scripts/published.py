@@ -3,6 +3,9 @@
     python scripts/published.py              the cheap half: no model, no engine, a second
     python scripts/published.py --rebuilt    after `just build-index`: the committed manifests must be unchanged
 
+What the manifest does not repeat of snapshot.json, such as `retrieved_at`, is compared with the commit that published
+the manifest: CI needs the whole history for that.
+
 Prints every difference and what to run, and exits 1; silent otherwise.
 """
 
@@ -76,17 +79,41 @@ def findings_of(root: Path, name: str) -> Iterator[str]:
     differing += code_differences(published)
     if differing:
         yield f"manifests/{name}.json is not what snapshot and code give: {rebuild}\n  " + "\n  ".join(differing)
+    elif found and (commit := edited_since(root, name)):
+        yield (
+            f"snapshots/{name}/snapshot.json was edited after its manifest was published\n  A snapshot is never edited:"
+            f" restore it with `git checkout {commit} -- snapshots/{name}/snapshot.json`, or make one of another name"
+        )
 
 
 def snapshot_differences(published: Manifest, snapshot: Snapshot) -> Iterator[str]:
     """Where the snapshot differs from the one that was published."""
     pinned = published.snapshot
-    found = {"sha256": snapshot.sha256} | {
+    records = pinned.counts.records
+    if records != snapshot.card.papers:
+        yield f"snapshot papers: manifest {records}, snapshot {snapshot.card.papers}"
+    found = {"sha256": snapshot.sha256, "file": snapshot.file} | {
         fact: getattr(snapshot.card, fact) for fact in ("name", "title", "source", "url", "licence")
     }
     for fact, value in found.items():
         if getattr(pinned, fact) != value:
             yield f"snapshot {fact}: manifest {getattr(pinned, fact)}, snapshot {value}"
+
+
+def edited_since(root: Path, name: str) -> str | None:
+    """The commit that published the manifest of today, where snapshot.json is another than it was there."""
+    card, manifest = f"snapshots/{name}/snapshot.json", f"manifests/{name}.json"
+    commit = said_by_git(root, "log", "-1", "--format=%h", "--", manifest)
+    if not commit:
+        return None  # nothing is committed yet
+    changed = said_by_git(root, "diff", "--name-only", "--diff-filter=M", commit, "--", card, manifest)
+    return commit if changed == card else None
+
+
+def said_by_git(root: Path, *arguments: str) -> str:
+    """The line that git prints; empty where it refuses, as in a repository without a commit."""
+    done = subprocess.run(["git", *arguments], cwd=root, check=False, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 def code_differences(published: Manifest) -> Iterator[str]:

@@ -360,6 +360,17 @@ def test_the_workflow_calls_the_recipes_of_ci() -> None:
 
 
 @pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
+def test_a_job_that_checks_what_is_published_has_the_whole_history(name: str) -> None:
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / name).read_text(encoding="utf-8"))
+    checking = [job["steps"] for job in workflow["jobs"].values() if "run: just check\n" in yaml.safe_dump(job)]
+
+    depths = [
+        step.get("with", {}).get("fetch-depth") for steps in checking for step in steps if "checkout" in str(step)
+    ]
+    assert depths == [0]
+
+
+@pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
 def test_every_recipe_of_a_workflow_exists(name: str) -> None:
     text = (REPOSITORY / ".github" / "workflows" / name).read_text(encoding="utf-8")
     called = [part.strip() for line in re.findall(r"run: (.*just .*)", text) for part in line.split("&&")]

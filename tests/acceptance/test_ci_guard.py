@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -32,8 +33,12 @@ def checkout(tmp_path: Path, sample_build: Build) -> Path:
     return copy
 
 
-def git(folder: Path, *arguments: str) -> None:
+def git(folder: Path, *arguments: str | Path) -> None:
     subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def commit(folder: Path, message: str) -> None:
+    git(folder, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-q", "-a", "-m", message)
 
 
 def guard(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -98,6 +103,54 @@ def test_an_edit_without_a_rebuild_is_refused_with_what_to_run(
 
     assert done.returncode == 1
     assert says in done.stderr
+
+
+FACTS = {
+    "name": "sample2",
+    "title": "Sample Conference 2027",
+    "source": "written elsewhere",
+    "url": "https://example.org/another",
+    "retrieved_at": "2026-11-30T00:00:01Z",
+    "licence": "CC-BY-4.0",
+    "papers": 151,
+}
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_an_edit_of_the_snapshot_card_is_refused_also_when_it_is_committed(checkout: Path, fact: str) -> None:
+    card = checkout / "snapshots/sample/snapshot.json"
+    commit(checkout, "publish")
+    assert guard(checkout).returncode == 0
+
+    facts = json.loads(card.read_text(encoding="utf-8"))
+    card.write_text(json.dumps(facts | {fact: FACTS[fact]}, indent=2), encoding="utf-8")
+    edited = guard(checkout)
+    commit(checkout, "edit")
+    committed = guard(checkout)
+
+    assert facts.keys() == {*FACTS, "files"}
+    for done in (edited, committed):
+        assert done.returncode == 1
+        assert "snapshot" in done.stderr
+
+
+def test_a_snapshot_card_that_comes_after_or_with_its_manifest_is_no_edit(checkout: Path) -> None:
+    card, manifest = (checkout / path for path in ("snapshots/sample/snapshot.json", "manifests/sample.json"))
+    git(checkout, "rm", "-q", "--cached", card)
+    commit(checkout, "manifest alone")
+    git(checkout, "add", "-A")
+    commit(checkout, "snapshot")
+    assert guard(checkout).stderr == ""
+
+    rewritten = json.dumps(json.loads(card.read_text(encoding="utf-8")))
+    published = manifest.read_bytes()
+    manifest.write_bytes(b"{}")
+    commit(checkout, "another index of another snapshot")
+    manifest.write_bytes(published)
+    card.write_text(rewritten, encoding="utf-8")
+    commit(checkout, "both")
+
+    assert guard(checkout).stderr == ""
 
 
 @pytest.mark.slow
