@@ -22,6 +22,7 @@ from pipeline.errors import BadRecords
 from pipeline.fetch.decisions import ORAL, POSITION, SPOTLIGHT, accepts, refusal
 from pipeline.fetch.import_columns import BadCell, Columns, columns_of, flag, id_in_url, text, texts
 from pipeline.fetch.import_rows import BadRow, Format, Row, read_rows
+from pipeline.fetch.same_paper import Event, Papers, same_titles
 from pipeline.progress import Report, silent
 from pipeline.records import faults_of
 from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot
@@ -61,9 +62,7 @@ class UnknownDecision(BadCell):
 
 @dataclass
 class _Found:
-    records: dict[str, dict[str, Any]] = field(default_factory=dict)
-    origin: dict[str, str] = field(default_factory=dict)
-    by_event: dict[tuple[str, ...], str] = field(default_factory=dict)
+    papers: Papers = field(default_factory=Papers)
     excluded: Counter[str] = field(default_factory=Counter)
     cases: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -90,16 +89,16 @@ def import_file(task: Import, *, report: Report = silent) -> dict[str, Any]:
         fault = next((f" ({row.where}: {row.reason})" for row in rows if isinstance(row, BadRow)), "")
         raise InputRefused(f"{task.path} holds no row that can be read{fault}; expected at least one paper")
     columns = columns_of(good, task.mapping, task.separator, task.decoded)
-    if "event" in columns.theirs:
-        # An oral joins its poster, whose address is the paper's; so the posters come first.
-        rows.sort(key=lambda row: isinstance(row, Row) and bool(ORAL.search(str(columns.cell(row, "event")))))
+    # A talk joins its poster, whose address is the paper's; so the posters come first.
+    rows.sort(key=lambda row: isinstance(row, Row) and _is_talk(row, columns))
     found = _Found(lists_refused=_lists_refused(good, columns))
     for number, row in enumerate(rows, 1):
         _take(row, columns, found)
         if number % 500 == 0 or number == len(rows):
             report(number, len(rows), "")
     _check(task, found, len(rows))
-    snapshot = write_snapshot(folder, _provenance(task), found.records.values())
+    found.cases["same_title_and_authors"] = same_titles(found.papers.records.values())
+    snapshot = write_snapshot(folder, _provenance(task), found.papers.records.values())
     return _result(snapshot, found, columns, len(rows), time.monotonic() - started)
 
 
@@ -118,7 +117,9 @@ def _take(row: Row | BadRow, columns: Columns, found: _Found) -> None:
     # A row that turns out bad leaves no trace in the counts of cases.
     cases: Counter[str] = Counter()
     try:
-        reason = _left_out(row, columns, found) or _join(_record(row, columns, cases), row, columns, found)
+        reason = _left_out(row, columns, found) or found.papers.join(
+            _record(row, columns, cases), _event(row, columns), row.where, cases
+        )
     except BadCell as fault:
         reason = fault.reason
         found.bad[row.where] = str(fault)
@@ -215,34 +216,20 @@ def _type_of(track: str | None, said: str) -> str | None:
     return "position" if POSITION.search(track) else track
 
 
-def _join(record: dict[str, Any], row: Row, columns: Columns, found: _Found) -> str | None:
-    """Keep the record, or see that it repeats one: the reason why it is none of its own.
-
-    The same id twice is one paper when only spotlight and oral differ (lists repeat orals beside their posters), and
-    bad otherwise. icml.cc gives the oral of a paper another event: there title and authors tell.
-    """
-    by_event = "event_url" in columns.theirs and (record["title"], *record["authors"])
-    known_id = record["id"] if record["id"] in found.records else by_event and found.by_event.get(by_event)
-    if not known_id:
-        found.records[record["id"]] = record
-        found.origin[record["id"]] = row.where
-        if by_event:
-            found.by_event[by_event] = record["id"]
+def _event(row: Row, columns: Columns) -> Event | None:
+    if "event_url" not in columns.theirs:
         return None
-    known = found.records[known_id]
-    differ = [key for key in record if record[key] != known.get(key) and key not in {"spotlight", "oral"}]
-    if record["id"] == known_id and differ and not by_event:
-        raise BadCell(f"id {record['id']} is also in {found.origin[known_id]}, where {', '.join(differ)} differ")
-    merged = record["spotlight"] > known["spotlight"] or record["oral"] > known["oral"]
-    for key in ("spotlight", "oral"):
-        known[key] = known[key] or record[key]
-    for key in ("abstract", "keywords", "primary_area", "forum_url", "pdf_url"):
-        known[key] = known[key] or record[key]
-    return "merged" if merged else "duplicate"
+    return Event("talk" if _is_talk(row, columns) else "poster", "id" in columns.theirs)
+
+
+def _is_talk(row: Row, columns: Columns) -> bool:
+    """Whether an icml.cc event is no poster, by its type or else by its page (`/virtual/2026/oral/70000`)."""
+    said = columns.cell(row, "event") or columns.cell(row, "event_url")
+    return bool(said) and not re.search("poster", str(said), re.IGNORECASE)
 
 
 def _check(task: Import, found: _Found, rows: int) -> None:
-    accounted = len(found.records) + found.excluded.total()
+    accounted = len(found.papers.records) + found.excluded.total()
     if accounted != rows:
         raise InputRefused(f"{accounted} rows are accounted for, the file has {rows}; nothing was written")
     if found.bad and not task.quarantine:
@@ -250,7 +237,7 @@ def _check(task: Import, found: _Found, rows: int) -> None:
             f"{task.path}: {len(found.bad)} row(s) cannot become records; correct them, or leave them out with "
             f"--quarantine{_take_all(found)}:{_named(found.bad)}"
         )
-    if not found.records:
+    if not found.papers.records:
         reasons = ", ".join(f"{reason} {times}" for reason, times in sorted(found.excluded.items()))
         raise InputRefused(f"{task.path}: no paper is left of {rows} rows ({reasons}); expected at least one")
 

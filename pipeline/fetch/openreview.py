@@ -24,6 +24,7 @@ from pipeline.fetch.openreview_access import Access
 from pipeline.fetch.openreview_api import Limits, OpenReview
 from pipeline.fetch.openreview_listing import Listed, list_all, listings, work_key
 from pipeline.fetch.openreview_notes import SITE, BadNote, Tally, excluded, record
+from pipeline.fetch.same_paper import same_titles
 from pipeline.progress import Report, silent
 from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot
 from pipeline.work import held
@@ -89,7 +90,7 @@ def fetch_openreview(
         groups = {venue_id: client.group(venue_id) for venue_id in fetch.venue_ids}
         for venue_id, group in groups.items():
             _gather(client, venue_id, group, fetch.work, found, report)
-        _count_same_titles(found)
+        found.tally.cases["same_title_and_authors"] = same_titles(found.records.values())
         _check(fetch, found)
         snapshot = _write(fetch, folder, found, next(iter(groups.values())))
         for leftover in fetch.work.glob("pages-*"):
@@ -142,12 +143,6 @@ def _judge(note: dict[str, Any], venue_id: str, found: _Found) -> None:
         found.bad[note["id"]] = str(fault)
     if reason:
         found.tally.excluded[reason] += 1
-
-
-def _count_same_titles(found: _Found) -> None:
-    """Papers that share title and authors with another under another id: kept, for people to judge."""
-    papers = Counter((paper["title"].casefold(), *paper["authors"]) for paper in found.records.values())
-    found.tally.cases["same_title_and_authors"] = sum(times for times in papers.values() if times > 1)
 
 
 def _check(fetch: Fetch, found: _Found) -> None:

@@ -458,6 +458,101 @@ def test_an_oral_event_joins_its_poster_and_other_events_are_no_papers(tmp_path:
     assert result["cases"]["id_from_forum_url"] == 1
 
 
+def event(number: int, kind: str = "Poster", **changes: str) -> dict[str, str]:
+    """A row of an icml.cc list."""
+    return {
+        "type": kind,
+        "name": "Scaling Laws",
+        "virtualsite_url": f"https://icml.cc/virtual/2026/{kind.lower()}/{number}",
+        "speakers/authors": "Ada Roe; Bo Doe",
+        "abstract": f"Abstract {number}.",
+        "paper_url": "",
+    } | changes
+
+
+FORUM = "https://openreview.net/forum?id={}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "ids"),
+    [
+        ({}, ["1", "2"]),
+        ({"speakers/authors": ""}, ["1", "2"]),
+        ({"abstract": ""}, ["1", "2"]),
+        ({"abstract": "", "speakers/authors": ""}, ["1", "2"]),
+        ({"abstract": "One.", "speakers/authors": ""}, ["1"]),
+        ({"abstract": "One."}, ["1"]),
+    ],
+)
+def test_two_posters_of_one_title_are_two_papers_unless_their_abstract_is_the_same(
+    tmp_path: Path, changes: dict[str, str], ids: list[str]
+) -> None:
+    path = write_csv(tmp_path / "a.csv", [event(1, **changes), event(2, **changes)])
+
+    result = imported(path)
+
+    assert [paper["id"] for paper in papers(path)] == ids
+    assert result["excluded"] == ({} if len(ids) == 2 else {"duplicate": 1})
+    assert result["cases"].get("same_title_and_authors", 0) == (2 if len(ids) == 2 else 0)
+
+
+def test_posters_with_addresses_of_two_papers_are_two_papers_however_alike(tmp_path: Path) -> None:
+    alike = [event(n, abstract="One.", paper_url=FORUM.format(n * 1111111111)) for n in (1, 2)]
+    path = write_csv(tmp_path / "a.csv", alike)
+
+    assert imported(path)["papers"] == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "joins"),
+    [
+        ({"abstract": "", "speakers/authors": ""}, "1"),
+        ({"abstract": "", "paper_url": FORUM.format("A")}, "1"),
+        ({"name": "Scaling  Laws ", "abstract": "Another wording."}, "1"),
+        ({"speakers/authors": "Somebody Else", "abstract": ""}, None),
+        ({"speakers/authors": "", "abstract": "Another."}, None),
+        ({"name": "Scaling Laws II"}, None),
+    ],
+)
+def test_a_talk_joins_the_poster_that_nothing_tells_it_from(
+    tmp_path: Path, changes: dict[str, str], joins: str | None
+) -> None:
+    path = write_csv(tmp_path / "a.csv", [event(7, "Oral", **changes), event(1)])
+
+    result = imported(path)
+
+    assert result["papers"] == (1 if joins else 2)
+    assert papers(path)[0]["oral"] == bool(joins)
+    assert papers(path)[0]["abstract"] == "Abstract 1."
+
+
+def test_a_talk_joins_the_one_of_two_posters_that_has_its_abstract_or_is_named(tmp_path: Path) -> None:
+    posters = [event(1), event(2)]
+    told = write_csv(tmp_path / "a.csv", [event(7, "Oral", abstract="Abstract 2."), *posters])
+    untold = write_csv(tmp_path / "b.csv", [event(7, "Oral", abstract=""), *posters])
+
+    imported(told)
+
+    assert [(paper["id"], paper["oral"]) for paper in papers(told)] == [("1", False), ("2", True)]
+    with pytest.raises(BadRecords, match="line 2: id 7: title and authors fit the papers of line 3, line 4"):
+        import_file(Import(untold, "b", tmp_path / "snapshots"))
+
+
+def test_one_event_listed_twice_with_other_texts_is_named(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", [event(1), event(1, name="Other Laws", abstract="")])
+
+    with pytest.raises(BadRecords, match="line 3: id 1 is also in line 2, where title differ"):
+        imported(path)
+
+
+def test_a_talk_whose_abstract_is_not_that_of_its_poster_is_counted(tmp_path: Path) -> None:
+    forum = {"paper_url": FORUM.format("A")}
+    path = write_csv(tmp_path / "a.csv", [event(1, **forum), event(7, "Oral", **forum)])
+
+    assert imported(path)["cases"]["talk_differs_from_its_poster"] == 1
+    assert papers(path)[0]["abstract"] == "Abstract 1."
+
+
 def test_the_same_id_twice_is_one_paper_only_when_nothing_but_the_presentation_differs(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     rows = [
