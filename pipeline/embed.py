@@ -161,13 +161,23 @@ class _Run:
         left = self._missing - self._done
         if not left:
             return
-        parts = [str(self._failure)] if self._failure else []
+        parts = [self._reason()] if self._failure else []
         if self._refused:
             parts.append(self._refusals(papers))
         raise EmbedStopped(
             f"{'. '.join(parts)}. {self.embedded:,} new vectors are stored, {left:,} texts have none yet; the same "
             "command goes on from there"
         ) from self._failure
+
+    def _reason(self) -> str:
+        """What ended the pass, with the wait that the provider asked for where that was too long."""
+        asked = self._failure.retry_after_s if isinstance(self._failure, ProviderBusy) else None
+        if asked is None or asked <= self._policy.retry_after_max_s:
+            return str(self._failure)
+        return (
+            f"{self._failure}. The provider asks to wait {asked:,.0f} s, a build waits "
+            f"{self._policy.retry_after_max_s:,.0f} s at most"
+        )
 
     def _fill(self, pool: ThreadPoolExecutor, queue: Iterator[Batch]) -> bool:
         """Put batches in flight, one waiting for every one that is sent; whether anything is in flight."""

@@ -127,6 +127,15 @@ def test_a_fault_that_lasts_ends_with_exit_4_and_the_same_command_resumes(
     assert max(service.bought().values()) == 1
 
 
+def test_a_wait_too_long_for_a_build_is_said_in_seconds(
+    service: Emulator, corpus: Path, store: EmbeddingStore, tmp_path: Path
+):
+    service.always(refusal(429, "Throttling", Retry_After="86400"))
+
+    with pytest.raises(EmbedStopped, match="asks to wait 86,400 s"):
+        embed(corpus, store, open_embedder(service.base_url, tmp_path, AMPLE), QUICK)
+
+
 def test_a_text_refused_by_inspection_is_named_by_paper_and_every_other_is_bought_once(
     service: Emulator, tmp_path: Path, store: EmbeddingStore
 ):
