@@ -117,7 +117,7 @@ class DashScopeEmbedder:
 
         Raises:
             ProviderRefused: no usable key.
-            InputRefused: a base URL that is none.
+            InputRefused: a base URL that is none, or certificates that are not there.
         """
         self.spec = spec
         self.ledger = ledger

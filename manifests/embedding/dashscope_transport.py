@@ -11,6 +11,7 @@ import io
 import os
 import time
 from http.client import HTTPException, HTTPResponse
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ from requests.adapters import HTTPAdapter
 from requests.utils import get_environ_proxies
 from urllib3 import Timeout
 from urllib3.exceptions import HTTPError, ProtocolError, ReadTimeoutError
+
+from manifests.errors import InputRefused
 
 ANSWER_BYTES_MAX = 64 * 2**20
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -42,16 +45,28 @@ def open_session(base_url: str, connections: int) -> requests.Session:
 
     The environment is not trusted as a whole: a ~/.netrc would replace the key. Proxies and certificates are taken
     from it by name, and a provider on this machine is never asked through a proxy.
+
+    Raises:
+        InputRefused: the environment names certificates that are not there.
     """
     session = requests.Session()
     session.trust_env = False
     session.max_redirects = 0
     if urlsplit(base_url).hostname not in LOOPBACK:
         session.proxies.update(get_environ_proxies(base_url))
-    session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
+    session.verify = _certificates()
     for scheme in ("https://", "http://"):
         session.mount(scheme, OneShot(pool_connections=1, pool_maxsize=connections))
     return session
+
+
+def _certificates() -> str | bool:
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if path := os.environ.get(name):
+            if not Path(path).exists():
+                raise InputRefused(f"{name} names {path}, which is not there; name a file of certificates, or unset it")
+            return path
+    return True
 
 
 class OneShot(HTTPAdapter):  # type: ignore[misc]  # requests ships no types

@@ -507,6 +507,13 @@ def test_a_base_url_that_is_none_is_refused(service, tmp_path, base_url):
     assert "pw" not in str(caught.value)
 
 
+def test_certificates_that_are_not_there_are_named_before_anything_is_sent(service, tmp_path, monkeypatch):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "absent.pem"))
+
+    with pytest.raises(InputRefused, match=r"REQUESTS_CA_BUNDLE names .*absent\.pem"):
+        opened(service, tmp_path)
+
+
 def test_a_netrc_and_proxies_of_the_environment_do_not_reach_a_service_on_this_machine(service, tmp_path, monkeypatch):
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
