@@ -158,7 +158,7 @@ def _fetch(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     listed.add_argument(
         "--format", choices=("jsonl", "json", "csv", "tsv", "parquet"), help="of the file (default: by its suffix)"
     )
-    listed.add_argument("--separator", help="between authors in one text (default: the column's first of ; | ,)")
+    listed.add_argument("--separator", help="between authors in one text (default: each cell's first of ; | ,)")
     listed.add_argument(
         "--entities",
         metavar="FIELDS",

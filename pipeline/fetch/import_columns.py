@@ -18,7 +18,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from manifests.errors import InputRefused
-from pipeline.fetch.import_rows import Number, Row
+from pipeline.fetch.import_parts import TEXT_LIMIT_SHOWN, Parting, parting_of
+from pipeline.fetch.import_rows import BadCell, Number, Row
 from pipeline.snapshot import RECORD_KEYS
 
 # What a list may say beside the keys of a record: what became of it, the track, the kind and page of an icml.cc event.
@@ -43,19 +44,10 @@ KNOWN: dict[str, tuple[str, ...]] = {
 }
 LISTS = ("authors", "keywords")
 FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
-SEPARATORS = (";", "|", ",")
-TEXT_LIMIT_SHOWN = 60
 
 # Only with its semicolon: `&copy` inside `a&copyright` is no entity of a list.
 ENTITY = re.compile(r"&(?:#[0-9]+|#[xX][0-9a-fA-F]+|[A-Za-z][A-Za-z0-9]*);")
-ESCAPED = re.compile(r"&(?:amp;)*(?:#[0-9]+|#[xX][0-9a-fA-F]+|([A-Za-z][A-Za-z0-9]*));")
 DECODINGS_MAX = 3
-
-
-class BadCell(ValueError):
-    """A cell that cannot become the value of its field; `reason` is what its row is counted under."""
-
-    reason = "bad_row"
 
 
 @dataclass(frozen=True)
@@ -63,12 +55,12 @@ class Columns:
     """Where each field is found.
 
     `theirs`: our key -> their column, or a template such as `https://openreview.net/forum?id={id}`.
-    `separators`: how the authors and keywords that stand in one text are parted. `decoded`: our keys whose texts hold
+    `partings`: how the authors and keywords that stand in one text are parted. `decoded`: our keys whose texts hold
     HTML entities to decode; None means the authors that stand in one text, as icml.cc writes them, and nothing else.
     """
 
     theirs: Mapping[str, str]
-    separators: Mapping[str, str]
+    partings: Mapping[str, Parting]
     decoded: frozenset[str] | None
     unused: tuple[str, ...]
 
@@ -108,8 +100,8 @@ def columns_of(
     if "title" not in theirs:
         raise InputRefused(f"no column is the title; found {', '.join(found)}. Say which one: --map title=COLUMN")
     used = {name for column in theirs.values() for name in (re.findall(r"\{([^{}]+)\}", column) or [column])}
-    separators = {key: separator or _separator(rows, theirs.get(key)) for key in LISTS}
-    return Columns(theirs, separators, decoded, tuple(name for name in found if name not in used))
+    partings = {key: parting_of(_written(rows, theirs.get(key)), key, separator) for key in LISTS}
+    return Columns(theirs, partings, decoded, tuple(name for name in found if name not in used))
 
 
 def text(cell: Any, key: str, columns: Columns, cases: Counter[str]) -> str | None:
@@ -133,12 +125,13 @@ def texts(cell: Any, key: str, columns: Columns, cases: Counter[str]) -> list[st
 
     Nothing between two separators and null in a list are left out and counted.
 
-    A separator that is part of an entity (`O&#x27;Neil; B`) parts nothing.
+    Raises:
+        BadCell: another type, or a text that nobody can part.
     """
     if isinstance(cell, str) and not isinstance(cell, Number):
         entries = _written_list(cell)
         if entries is None:
-            entries = [part.strip() or None for part in _parted(cell, columns.separators[key])]
+            entries = [part.strip() or None for part in columns.partings[key].parts(cell, cases)]
     elif cell is None:
         entries = []
     elif isinstance(cell, list):
@@ -211,30 +204,10 @@ def _says_nothing(ours: str, column: str, mapping: Mapping[str, str], rows: Sequ
     return all(not str(row.cells.get(column) or "").strip() for row in rows)
 
 
-def _separator(rows: Sequence[Row], column: str | None) -> str:
-    """The first separator that any cell of the column has outside an entity: one rule for the whole column."""
+def _written(rows: Sequence[Row], column: str | None) -> list[str]:
+    """The cells of a column that hold several texts in one."""
     cells = [row.cells.get(column) for row in rows] if column else []
-    written = [cell for cell in cells if isinstance(cell, str) and _written_list(cell) is None]
-    return next((mark for mark in SEPARATORS if any(len(_parted(cell, mark)) > 1 for cell in written)), ",")
-
-
-def _parted(cell: str, separator: str) -> list[str]:
-    inside = _inside_entities(cell)
-    parts, start = [], 0
-    for match in re.finditer(re.escape(separator), cell):
-        if match.start() not in inside:
-            parts.append(cell[start : match.start()])
-            start = match.end()
-    return [*parts, cell[start:]]
-
-
-def _inside_entities(cell: str) -> set[int]:
-    """Positions of the semicolons that belong to an entity, also one escaped twice (`&amp;#x27;`)."""
-    inside: set[int] = set()
-    for match in ESCAPED.finditer(cell):
-        marks = [position for position in range(match.start(), match.end()) if cell[position] == ";"]
-        inside.update(marks if match[1] is None or f"{match[1]};" in html5 else marks[:-1])
-    return inside
+    return [cell for cell in cells if isinstance(cell, str) and _written_list(cell) is None]
 
 
 def _known_entity(entity: str) -> bool:

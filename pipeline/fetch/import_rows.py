@@ -30,6 +30,12 @@ SUFFIXES: dict[str, Format] = {
 CELL_CHARS_MAX = 16 << 20
 
 
+class BadCell(ValueError):
+    """A cell that cannot become the value of its field; `reason` is what its row is counted under."""
+
+    reason = "bad_row"
+
+
 class Number(str):
     """A number of the file, as the text it was written with."""
 

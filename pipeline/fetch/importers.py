@@ -20,8 +20,8 @@ from manifests.errors import InputRefused
 from manifests.files import file_sha256
 from pipeline.errors import BadRecords
 from pipeline.fetch.decisions import ORAL, POSITION, SPOTLIGHT, accepts, refusal
-from pipeline.fetch.import_columns import BadCell, Columns, columns_of, flag, id_in_url, text, texts
-from pipeline.fetch.import_rows import BadRow, Format, Row, read_rows
+from pipeline.fetch.import_columns import Columns, columns_of, flag, id_in_url, text, texts
+from pipeline.fetch.import_rows import BadCell, BadRow, Format, Row, read_rows
 from pipeline.fetch.same_paper import Event, Papers, same_titles
 from pipeline.progress import Report, silent
 from pipeline.records import faults_of
@@ -37,7 +37,7 @@ class Import:
     """What to import and where to put it.
 
     `mapping`: our key -> their column or template; an empty column leaves the field out. `separator`: between the
-    authors and keywords that stand in one text (default: the first of `;`, `|`, `,` that the column uses). `decoded`:
+    authors and keywords that stand in one text (default: the first of `;`, `|`, `,` that the cell uses). `decoded`:
     keys whose texts hold HTML entities (default: authors in one text). `quarantine` leaves bad rows out.
     """
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pipeline.fetch.import_columns import BadCell, id_in_url
+from pipeline.fetch.import_columns import id_in_url
+from pipeline.fetch.import_rows import BadCell
 
 Kind = Literal["poster", "talk"]
 Record = dict[str, Any]

@@ -251,7 +251,7 @@ def test_authors_in_one_text_are_parted_outside_their_entities(tmp_path: Path, c
     assert papers(path)[0]["title"] == "&amp; stays"
 
 
-def test_one_separator_holds_for_the_whole_column(tmp_path: Path) -> None:
+def test_a_suffix_stays_with_its_name(tmp_path: Path) -> None:
     rows = [
         {"id": "A", "title": "T", "authors": "King, Jr."},
         {"id": "B", "title": "T", "authors": "Ada Roe; Bo"},
@@ -261,6 +261,77 @@ def test_one_separator_holds_for_the_whole_column(tmp_path: Path) -> None:
     imported(path)
 
     assert [paper["authors"] for paper in papers(path)] == [["King, Jr."], ["Ada Roe", "Bo"]]
+
+
+def parted(path: Path, *cells: str, column: str = "authors", **options: Any) -> tuple[list[list[str]], dict[str, int]]:
+    rows = [{"id": f"P{n}", "title": "T", column: cell} for n, cell in enumerate(cells)]
+    result = imported(write_csv(path / "a.csv", rows), **options)
+    return [paper[column] for paper in papers(path / "a.csv")], result["cases"]
+
+
+def test_a_cell_with_another_separator_leaves_the_other_cells_as_they_are_parted(tmp_path: Path) -> None:
+    names, cases = parted(tmp_path, "A One, B Two, C Three", "D Four, E Five", "F Six; G Seven", "H Eight")
+
+    assert names == [["A One", "B Two", "C Three"], ["D Four", "E Five"], ["F Six", "G Seven"], ["H Eight"]]
+    assert cases["authors_parted_otherwise"] == 2
+
+
+@pytest.mark.parametrize(
+    ("cells", "names"),
+    [
+        (["Ada Roe; Bo Doe", "Pranam Chatterjee, PhD"], [["Ada Roe", "Bo Doe"], ["Pranam Chatterjee, PhD"]]),
+        (["Pranam Chatterjee, PhD, Bo Doe"], [["Pranam Chatterjee, PhD", "Bo Doe"]]),
+        (
+            ["Roe, Ada; Doe, Bo", "García Márquez, Gabriel José"],
+            [["Roe, Ada", "Doe, Bo"], ["García Márquez, Gabriel José"]],
+        ),
+        (
+            ["Ada Roe|Bo Doe", "C Three; D Four", "E Five, F Six"],
+            [["Ada Roe", "Bo Doe"], ["C Three", "D Four"], ["E Five", "F Six"]],
+        ),
+        (["A One, B Two and C Three", "A One, B Two, and C Three"], [["A One", "B Two", "C Three"]] * 2),
+        (["A One and B Two", "Ferdinand Sand"], [["A One", "B Two"], ["Ferdinand Sand"]]),
+        (["周欣, Fang DONG(董方)", "A One; B Two"], [["周欣", "Fang DONG(董方)"], ["A One", "B Two"]]),
+        (["Ada Roe, Hanchen, Bo Doe"], [["Ada Roe", "Hanchen", "Bo Doe"]]),
+        (["Ada Roe, Hanchen, Bo Doe", "A One; B Two"], [["Ada Roe", "Hanchen", "Bo Doe"], ["A One", "B Two"]]),
+        (["Jos&#233; P; B Q", "C R, D S"], [["José P", "B Q"], ["C R", "D S"]]),
+        (["Ada Roe (MIT, Boston); Bo Doe", "C Three"], [["Ada Roe (MIT, Boston)", "Bo Doe"], ["C Three"]]),
+    ],
+)
+def test_a_comma_parts_names_or_stands_in_one_as_names_and_column_tell(
+    tmp_path: Path, cells: list[str], names: list[list[str]]
+) -> None:
+    assert parted(tmp_path, *cells)[0] == names
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["Ng, Pei Shan", "Ada Roe; Bo Doe"],
+        ["A One, B Two; C Three", "D Four, E Five"],
+        ["A One; B Two and C Three"],
+        ["Roe, Ada"],
+        ["Roe, Ada and Doe, Bo"],
+        ["Roe, Ada, Doe, Bo", "Roe, Ada; Doe, Bo"],
+    ],
+)
+def test_authors_that_nothing_tells_how_to_part_are_named_until_a_separator_is_said(
+    tmp_path: Path, cells: list[str]
+) -> None:
+    with pytest.raises(BadRecords, match=f"line 2: authors '{cells[0]}': nothing tells .*--separator"):
+        parted(tmp_path, *cells)
+
+    assert parted(tmp_path, *cells, separator=";")[0][0] == [part.strip() for part in cells[0].split(";")]
+
+
+def test_a_keyword_keeps_its_comma_where_most_cells_part_at_another_mark(tmp_path: Path) -> None:
+    words, cases = parted(tmp_path, "a; b", "c; d", "e, f", column="keywords")
+    other = tmp_path / "other"
+    other.mkdir()
+
+    assert words == [["a", "b"], ["c", "d"], ["e, f"]]
+    assert cases["keywords_kept_with_comma"] == 1
+    assert parted(other, "a; b", "c, d", "e, f", column="keywords")[0] == [["a", "b"], ["c", "d"], ["e", "f"]]
 
 
 def test_a_separator_and_the_texts_to_decode_can_be_given(tmp_path: Path) -> None:
