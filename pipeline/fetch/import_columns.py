@@ -187,12 +187,18 @@ def _check_mapping(ours: str, column: str, found: Mapping[str, None]) -> None:
 
 
 def _known(ours: str, found: Mapping[str, None]) -> str | None:
+    # "Decision" and "PDF URL" say what `decision` and `pdf_url` say; the name as it is known goes first.
+    folded = {_folded(name): name for name in sorted(found, key=lambda name: name == _folded(name))}
     # icml.cc numbers events, not papers: an oral is another event than its poster.
-    if ours == "id" and "virtualsite_url" in found:
+    if ours == "id" and "virtualsite_url" in folded:
         return None
-    if ours == "event" and "virtualsite_url" not in found:
+    if ours == "event" and "virtualsite_url" not in folded:
         return None
-    return next((name for name in KNOWN[ours] if name in found), None)
+    return next((folded[name] for name in KNOWN[ours] if name in folded), None)
+
+
+def _folded(name: str) -> str:
+    return name.strip().lower().replace(" ", "_")
 
 
 def _says_nothing(ours: str, column: str, mapping: Mapping[str, str], rows: Sequence[Row]) -> bool:

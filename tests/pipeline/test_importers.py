@@ -383,6 +383,27 @@ def test_columns_for_spotlight_and_oral_let_no_refused_paper_in(
     ]
 
 
+def test_columns_are_known_by_their_names_in_any_case(tmp_path: Path) -> None:
+    rows = [
+        {"ID": "A", "Title": "T", "Decision": "Reject", "Primary Area": "X", "PDF URL": ""},
+        {"ID": "B", "Title": "U", "Decision": "Accept", "Primary Area": "X", "PDF URL": ""},
+    ]
+    path = write_csv(tmp_path / "a.csv", rows)
+
+    result = imported(path)
+
+    assert result["excluded"] == {"rejected": 1}
+    assert result["unused_columns"] == []
+
+
+def test_a_column_named_as_it_is_known_goes_before_one_in_another_case(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", [{"Title": "No", "title": "Yes", "TITLE": "No", "id": "A"}])
+
+    imported(path)
+
+    assert papers(path)[0]["title"] == "Yes"
+
+
 @pytest.mark.parametrize(
     ("wording", "reason"),
     [
