@@ -25,12 +25,13 @@ from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.errors import Difference, IndexRefused, InputRefused
 from manifests.gate import Index, open_index
 from manifests.texts import embed_text, text_sha256
-from pipeline.corpus import PAPERS, read_corpus
+from pipeline.corpus import PAPERS, Corpus, read_corpus
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.errors import StoreDamaged
 from pipeline.places import Places
 from pipeline.progress import Report
 from pipeline.snapshot import open_snapshot
+from pipeline.work import LINK, recorded
 
 SNAPSHOT = "snapshot"
 VECTORS = "vectors"
@@ -78,8 +79,8 @@ def validate(places: Places, snapshot: Path | None, model: str | None, report: R
         parts = (PAPERS, SNAPSHOT, "collection", VECTORS)
         return Verdict(None, refusal.differences, [NotCompared(part, "the manifest cannot be read") for part in parts])
     verdict, work, target = Verdict(manifest.digest), places.work, places.target
-    _compare_corpus(manifest, work, verdict)
-    _compare_snapshot(manifest, snapshot or _source_of(work), verdict)
+    corpus = _compare_corpus(manifest, work, verdict)
+    _compare_snapshot(manifest, snapshot or (corpus.source if corpus else None), verdict)
     report(0, None, "collection")
     try:
         opened = open_index(
@@ -87,7 +88,7 @@ def validate(places: Places, snapshot: Path | None, model: str | None, report: R
             target.uri,
             query_spec=installed_spec(manifest.embedding, model),
             token=target.token,
-            corpus_digests=lambda: read_corpus(work).digests(),
+            corpus_digests=corpus.digests if corpus else None,
         )
     except IndexRefused as refusal:
         verdict.differences.extend(refusal.differences)
@@ -103,16 +104,9 @@ def installed_spec(pinned: EmbeddingSpec, model: str | None) -> EmbeddingSpec:
     return local_spec(model) if pinned.provider == "local" else pinned
 
 
-def _source_of(work: Path) -> Path | None:
-    try:
-        return read_corpus(work).source
-    except InputRefused:
-        return None
-
-
 def _compare_snapshot(manifest: Manifest, folder: Path | None, verdict: Verdict) -> None:
     if folder is None or not folder.exists():
-        why = f"{folder} is not at hand" if folder else f"{PAPERS}, which names its folder, cannot be read"
+        why = f"{folder} is not at hand" if folder else f"no {PAPERS} of the manifest names its folder"
         verdict.not_compared.append(NotCompared(SNAPSHOT, f"{why}; --snapshot names another"))
         return
     pinned = f"sha256 {manifest.snapshot.sha256}"
@@ -124,23 +118,28 @@ def _compare_snapshot(manifest: Manifest, folder: Path | None, verdict: Verdict)
         verdict.differences.append(Difference(f"snapshot {folder}", pinned, found))
 
 
-def _compare_corpus(manifest: Manifest, work: Path, verdict: Verdict) -> None:
+def _compare_corpus(manifest: Manifest, work: Path, verdict: Verdict) -> Corpus | None:
+    """Compare the corpus at hand; None where there is none, or none that can be read, or that of another build."""
     if not (work / PAPERS).exists():
         verdict.not_compared.append(NotCompared(PAPERS, f"not at hand in {work}"))
-        return
+        return None
     try:
         corpus = read_corpus(work)
         rows = corpus.scan().select(each.name for each in RECORD_FIELDS).collect()
     except (InputRefused, pl.exceptions.PolarsError) as error:
         wanted = "the rows of the manifest; run `load` again"
         verdict.differences.append(Difference(str(work / PAPERS), wanted, str(error)))
-        return
+        return None
     found = {
         "snapshot facts": canonical_json(corpus.snapshot.model_dump()).decode(),
         "rows": str(len(rows)),
         "ids sha256": ids_sha256(rows[KEY]),
         "content sha256": content_sha256((row[KEY], paper_digest(row)) for row in rows.iter_rows(named=True)),
     }
+    if _is_of_another_build(manifest, corpus, found, work):
+        why = f"of another snapshot, from which {work} was built later: sha256 {corpus.snapshot.sha256}"
+        verdict.not_compared.append(NotCompared(PAPERS, why))
+        return None
     expected = {
         "snapshot facts": canonical_json(manifest.snapshot.model_dump()).decode(),
         "rows": str(manifest.corpus.rows),
@@ -149,6 +148,29 @@ def _compare_corpus(manifest: Manifest, work: Path, verdict: Verdict) -> None:
     }
     verdict.differences.extend(
         Difference(f"{PAPERS} {what}", expected[what], found[what]) for what in found if expected[what] != found[what]
+    )
+    return corpus
+
+
+def _is_of_another_build(manifest: Manifest, corpus: Corpus, found: dict[str, str], work: Path) -> bool:
+    """Whether the corpus is whole, of another snapshot, and the manifest's collection an older one of `work`.
+
+    The newest build of a folder, in CI the only one, must have its own corpus.
+    """
+    name, link = manifest.collection.name, work / LINK
+    try:
+        built = recorded(work)
+    except IndexRefused:
+        return False  # the gate names it
+    if name not in built or built[name].manifest_digest != manifest.digest:
+        return False
+    newest = link.readlink().stem if link.is_symlink() else max(built, key=lambda each: built[each].built_at)
+    facts = corpus.facts
+    own = {"rows": str(facts.rows), "ids sha256": facts.ids_sha256, "content sha256": facts.content_sha256}
+    return (
+        newest in built.keys() - {name}
+        and corpus.snapshot.sha256 != manifest.snapshot.sha256
+        and own.items() <= found.items()
     )
 
 

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from manifests.contract import read_manifest
 from manifests.embedding.spec import Vectors
+from manifests.files import file_sha256
 from pipeline.__main__ import main
 from pipeline.corpus import read_corpus
 from pipeline.embedding_store import EmbeddingStore
+from tests.pipeline.snapshots import write_files
 from tests.programs import SAMPLE, Build, run_build
 
 
@@ -146,3 +149,66 @@ def test_an_absent_incomplete_or_damaged_store_is_told_as_not_compared(
         assert left_out["what"] == "vectors"
         assert why in left_out["why"]
     assert not (tmp_path / "absent").exists()
+
+
+@pytest.fixture(scope="module")
+def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A snapshot with one paper less than the sample."""
+    records = (SAMPLE / "papers.jsonl").read_bytes().splitlines(keepends=True)[1:]
+    return write_files(tmp_path_factory.mktemp("newer"), b"".join(records), len(records))
+
+
+@pytest.fixture(scope="module")
+def rebuilt(sample_build: Build, newer: Path, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """The newer snapshot, built into the folder that holds the sample's build."""
+    folder = tmp_path_factory.mktemp("rebuilt")
+    shutil.copytree(sample_build.work, folder / "work", symlinks=True)
+    shutil.copytree(sample_build.store, folder / "store")
+    return run_build(newer, folder)
+
+
+def test_behind_an_older_manifest_the_corpus_of_the_newer_build_is_not_compared(
+    sample_build: Build, rebuilt: Build, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = ("validate", "--manifest", sample_build.manifest, "--work", rebuilt.work, "--store", rebuilt.store)
+
+    verdict = told(capsys, *older)
+    with_snapshot = told(capsys, *older, "--snapshot", SAMPLE)
+    newest = told(capsys, "validate", "--manifest", rebuilt.manifest, *older[3:])
+
+    assert verdict["ok"]
+    assert [each["what"] for each in verdict["not_compared"]] == ["papers.parquet", "snapshot"]
+    assert "of another snapshot" in verdict["not_compared"][0]["why"]
+    assert [each["what"] for each in with_snapshot["not_compared"]] == ["papers.parquet"]
+    assert (newest["ok"], newest["not_compared"]) == (True, [])
+
+
+def test_behind_an_older_manifest_a_damaged_corpus_is_a_difference(
+    sample_build: Build, rebuilt: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = Path(shutil.copytree(rebuilt.work, tmp_path / "work", symlinks=True))
+    older = ("validate", "--manifest", sample_build.manifest, "--work", work, "--store", rebuilt.store)
+    parquet, facts = work / "papers.parquet", work / "corpus.json"
+    whole = parquet.read_bytes()
+
+    parquet.write_bytes(whole[:-9])
+    damaged = told(capsys, *older, code=6)
+    pl.read_parquet(whole).tail(-1).write_parquet(parquet)
+    corpus = json.loads(facts.read_bytes())
+    facts.write_text(json.dumps(corpus | {"parquet_sha256": file_sha256(parquet)}), encoding="utf-8")
+    edited = told(capsys, *older, code=6)
+
+    assert [each["what"] for each in damaged["differences"]] == [str(parquet)]
+    assert "papers.parquet content sha256" in [each["what"] for each in edited["differences"]]
+
+
+def test_the_newest_build_of_a_folder_must_have_its_own_corpus(
+    sample_build: Build, rebuilt: Build, newer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for build, other in ((sample_build, newer), (rebuilt, SAMPLE)):
+        work = Path(shutil.copytree(build.work, tmp_path / other.name, symlinks=True))
+        assert main(["load", str(other), "--work", str(work)]) == 0
+
+        verdict = told(capsys, "validate", "--manifest", build.manifest, "--work", work, "--store", build.store, code=6)
+
+        assert "papers.parquet content sha256" in [each["what"] for each in verdict["differences"]]
