@@ -29,7 +29,8 @@ from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, 
 
 FAULTS_NAMED_MAX = 20
 
-PAPER_EVENT = re.compile(r"poster|oral|spotlight", re.IGNORECASE)
+NO_PAPER_EVENT = re.compile(r"\bsession\b", re.IGNORECASE)
+POSTER = re.compile(r"poster", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _take(row: Row | BadRow, columns: Columns, found: _Found) -> None:
 
 def _left_out(row: Row, columns: Columns, found: _Found) -> str | None:
     event = text(columns.cell(row, "event"), "event", columns, found.cases)
-    if event and not PAPER_EVENT.search(event):
+    if event and not _presents_paper(event):
         return "not_a_paper"
     if not {"decision", "status"} & columns.theirs.keys():
         return None
@@ -147,6 +148,12 @@ def _left_out(row: Row, columns: Columns, found: _Found) -> str | None:
         raise UnknownDecision(f"decision {wording!r:.80} is none that is known")
     found.cases["status_says_otherwise"] += any(map(refusal, wordings))
     return None
+
+
+def _presents_paper(event: str) -> bool:
+    """As "Poster" and "Virtual presentation / top 25% paper" do; "Doctoral Consortium" and "Oral Session" do not."""
+    presented = any(pattern.search(event) for pattern in (POSTER, ORAL, SPOTLIGHT))
+    return presented and not NO_PAPER_EVENT.search(event)
 
 
 def _wordings(row: Row, columns: Columns, cases: Counter[str]) -> list[str]:
@@ -225,7 +232,7 @@ def _event(row: Row, columns: Columns) -> Event | None:
 def _is_talk(row: Row, columns: Columns) -> bool:
     """Whether an icml.cc event is no poster, by its type or else by its page (`/virtual/2026/oral/70000`)."""
     said = columns.cell(row, "event") or columns.cell(row, "event_url")
-    return bool(said) and not re.search("poster", str(said), re.IGNORECASE)
+    return bool(said) and not POSTER.search(str(said))
 
 
 def _check(task: Import, found: _Found, rows: int) -> None:

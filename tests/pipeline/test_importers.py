@@ -562,6 +562,33 @@ def event(number: int, kind: str = "Poster", **changes: str) -> dict[str, str]:
     } | changes
 
 
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        ("Poster", (False, False)),
+        ("Spotlight Poster", (True, False)),
+        ("Oral", (False, True)),
+        ("In-Person Poster presentation / poster accept", (False, False)),
+        ("Virtual presentation / top 25% paper", (True, False)),
+        ("In-Person Oral presentation / top 5% paper", (False, True)),
+        ("Doctoral Consortium", None),
+        ("Oral Session", None),
+        ("Poster Session", None),
+        ("Tutorial", None),
+    ],
+)
+def test_an_event_is_a_paper_when_its_kind_presents_one(
+    tmp_path: Path, kind: str, flags: tuple[bool, bool] | None
+) -> None:
+    path = write_csv(tmp_path / "a.csv", [event(1, kind), event(2, name="Another")])
+
+    result = imported(path)
+
+    assert result["excluded"] == ({} if flags else {"not_a_paper": 1})
+    found = {paper["id"]: (paper["spotlight"], paper["oral"]) for paper in papers(path)}
+    assert found.get("1") == flags
+
+
 FORUM = "https://openreview.net/forum?id={}"
 
 
