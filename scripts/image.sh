@@ -1,25 +1,17 @@
 #!/usr/bin/env bash
-# Build the serving image with docker, podman or buildah, whichever there is.
+# Build the serving image with docker, podman or buildah, whichever answers.
 #
 #   scripts/image.sh [NAME] [options for the engine's build]
 #
 # NAME: the index to bake in, builds/NAME (default: sample); "" for none.
-# env: ENGINE (default: the first of docker, podman, buildah), TAG (default: icml-paper-search:NAME),
+# env: ENGINE (default: the first of docker, podman, buildah that answers), TAG (default: icml-paper-search:NAME),
 #      PYTHON_IMAGE (default: the Dockerfile's tag; a release gives a digest).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 name=${1-sample}
 shift || true
-if [ -z "${ENGINE:-}" ]; then
-  for ENGINE in docker podman buildah ""; do
-    command -v "$ENGINE" >/dev/null && break
-  done
-  [ -n "$ENGINE" ] || {
-    echo "no docker, podman or buildah found: install one of them, or run 'just serve $name' without an image" >&2
-    exit 2
-  }
-fi
+ENGINE=${ENGINE:-$(scripts/image_engine.sh docker podman buildah)}
 tag=${TAG:-icml-paper-search:${name:-bare}}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 revision=$(git rev-parse HEAD 2>/dev/null || echo unknown)

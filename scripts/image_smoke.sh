@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Run an image as docs/operations.md says and ask it one search over MCP: for machines that have docker or podman.
 #
-#   scripts/image_smoke.sh IMAGE        env: ENGINE (default docker), PORT (default 18000)
+#   scripts/image_smoke.sh IMAGE        env: ENGINE (default: the first that answers), PORT (default 18000)
 set -euo pipefail
 image=${1:?image}
-engine=${ENGINE:-docker}
+engine=${ENGINE:-$("$(dirname "$0")/image_engine.sh" docker podman)}
 port=${PORT:-18000}
 name=papers-smoke-$$
 trap '$engine rm -f -v "$name" >/dev/null 2>&1; $engine volume rm -f "$name" >/dev/null 2>&1' EXIT

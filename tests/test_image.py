@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -95,3 +96,48 @@ def test_the_index_of_a_build_is_laid_out_with_its_manifest(tmp_path: Path) -> N
     laid = sorted(str(path.relative_to(tmp_path / "srv")) for path in (tmp_path / "srv").rglob("*") if path.is_file())
     assert laid == ["index/artifact.json", "index/papers_0123.db/collections/part", "manifest.json"]
     assert (tmp_path / "srv/index/milvus.db").readlink() == Path("papers_0123.db")
+
+
+def engine(folder: Path, name: str, *, answers: bool) -> None:
+    """A container engine that repeats its arguments, and says `info` only where it `answers`."""
+    folder.mkdir(exist_ok=True)
+    program = folder / name
+    info = "exit 0" if answers else "echo 'Cannot connect to the daemon' >&2; exit 1"
+    program.write_text(f'#!/bin/sh\n[ "$1" = info ] && {{ {info}; }}\necho "{name} $*"\n', encoding="utf-8")
+    program.chmod(0o755)
+
+
+def image(engines: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`just image x` where only `engines` come first in the PATH."""
+    return subprocess.run(
+        [REPOSITORY / "scripts" / "image.sh", "x"],
+        env={"PATH": f"{engines}:{os.environ['PATH']}"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("answering", ["docker", "podman", "buildah"])
+def test_the_image_is_built_by_the_first_engine_that_answers(tmp_path: Path, answering: str) -> None:
+    engines = ("docker", "podman", "buildah")
+    for name in engines:
+        engine(tmp_path / "bin", name, answers=engines.index(name) >= engines.index(answering))
+
+    done = image(tmp_path / "bin")
+    asked = image(tmp_path / "bin", ENGINE="docker --context other")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{answering} build --build-arg INDEX=x")
+    assert asked.stdout.startswith("docker --context other build")
+
+
+def test_where_no_engine_answers_each_that_is_there_is_named(tmp_path: Path) -> None:
+    for name in ("docker", "podman", "buildah"):
+        engine(tmp_path / "bin", name, answers=False)
+
+    done = image(tmp_path / "bin")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'docker info' fails, 'podman info' fails, 'buildah info' fails" in done.stderr
+    assert "just serve" in done.stderr
