@@ -131,7 +131,7 @@ def _take(row: Row | BadRow, columns: Columns, found: _Found) -> None:
 
 
 def _left_out(row: Row, columns: Columns, found: _Found) -> str | None:
-    event = text(columns.cell(row, "event"), "event", columns, found.cases)
+    event = _kind(row, columns, found.cases)
     if event and not _presents_paper(event):
         return "not_a_paper"
     if not {"decision", "status"} & columns.theirs.keys():
@@ -170,7 +170,7 @@ def _record(row: Row, columns: Columns, cases: Counter[str]) -> dict[str, Any]:
         # A column of its own is all that the list has to say about it, also where its cell is absent.
         return bool(flag(columns.cell(row, key), key) if key in columns.theirs else words.search(said))
 
-    said = " ".join([*_wordings(row, columns, cases)[:1], one("event") or ""])
+    said = " ".join([*_wordings(row, columns, cases)[:1], _kind(row, columns, cases)])
     record = {
         "id": _id(one, cases),
         "title": one("title"),
@@ -230,9 +230,16 @@ def _event(row: Row, columns: Columns) -> Event | None:
 
 
 def _is_talk(row: Row, columns: Columns) -> bool:
-    """Whether an icml.cc event is no poster, by its type or else by its page (`/virtual/2026/oral/70000`)."""
+    """Whether an icml.cc event is no poster, by its type or else by its page."""
     said = columns.cell(row, "event") or columns.cell(row, "event_url")
     return bool(said) and not POSTER.search(str(said))
+
+
+def _kind(row: Row, columns: Columns, cases: Counter[str]) -> str:
+    """The kind of an icml.cc event: its type, else what its page says (`/virtual/2026/oral/70000`), else nothing."""
+    kind, page = (text(columns.cell(row, key), key, columns, cases) for key in ("event", "event_url"))
+    told = re.search(r"/([A-Za-z-]+)/\d+/?$", page or "")
+    return kind or (told[1] if told else "")
 
 
 def _check(task: Import, found: _Found, rows: int) -> None:

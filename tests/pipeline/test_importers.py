@@ -589,6 +589,24 @@ def test_an_event_is_a_paper_when_its_kind_presents_one(
     assert found.get("1") == flags
 
 
+def test_the_page_of_an_event_tells_its_kind_where_the_list_has_no_types(tmp_path: Path) -> None:
+    rows = [event(7, "Oral", abstract=""), event(8, "Workshop", name="W"), event(1), event(9, "Oral", name="Alone")]
+    path = write_csv(tmp_path / "a.csv", [{key: cell for key, cell in row.items() if key != "type"} for row in rows])
+
+    result = imported(path)
+
+    assert [(paper["id"], paper["oral"]) for paper in papers(path)] == [("1", True), ("9", True)]
+    assert result["excluded"] == {"merged": 1, "not_a_paper": 1}
+
+
+@pytest.mark.parametrize("address", ["https://icml.cc/Conferences/2026/Schedule?showEvent=7", "7", ""])
+def test_a_page_that_tells_no_kind_leaves_nothing_out(tmp_path: Path, address: str) -> None:
+    row = {"id": "A", "name": "T", "virtualsite_url": address}
+    path = write_csv(tmp_path / "a.csv", [row])
+
+    assert imported(path, mapping={"id": "id"})["papers"] == 1
+
+
 FORUM = "https://openreview.net/forum?id={}"
 
 
