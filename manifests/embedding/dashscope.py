@@ -307,7 +307,7 @@ class DashScopeEmbedder:
         if not self._warned:
             self._warned = True
             log.warning(
-                "DashScope reported a usage that these texts cannot have (%s); such answers count as estimated, "
+                "DashScope reported no usage that these texts can have (%s); such answers count as estimated, "
                 "here %d tokens",
                 answer.shown(usage, self._key)[:80],
                 reservation.tokens,

@@ -18,6 +18,8 @@ from manifests.embedding.spec import Vectors
 from manifests.errors import ProviderBusy
 
 MESSAGE_CHARS_MAX = 300
+# Beyond it a wait says nothing more than "long".
+RETRY_AFTER_MAX_S = 366 * 86_400.0
 # What a model may put around each text.
 FRAME_TOKENS = 16
 
@@ -84,7 +86,7 @@ def is_about_a_text(status: int, code: str, *, over_long: bool) -> bool:
 
 
 def retry_after_s(response: Any) -> float | None:
-    """Seconds of a Retry-After header, as a number or a date; None when there is none that can be read."""
+    """Seconds of a Retry-After header, a number or a date, a year at most; None when none can be read."""
     headers = dict(response.headers or {})
     value = next((value for name, value in headers.items() if name.lower() == "retry-after"), None)
     if value is None:
@@ -96,7 +98,7 @@ def retry_after_s(response: Any) -> float | None:
             seconds = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
         except (ValueError, TypeError):
             return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+    return min(seconds, RETRY_AFTER_MAX_S) if math.isfinite(seconds) and seconds >= 0 else None
 
 
 def shown(message: object, key: str) -> str:

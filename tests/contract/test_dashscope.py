@@ -187,7 +187,15 @@ def test_reversed_order_with_right_indexes_is_put_right(service, embedder):
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("7", 7.0), ("86400", 86_400.0), ("soon", None), ("-3", None), ("nan", None), ("inf", None)],
+    [
+        ("7", 7.0),
+        ("86400", 86_400.0),
+        ("1e308", 366 * 86_400.0),
+        ("soon", None),
+        ("-3", None),
+        ("nan", None),
+        ("inf", None),
+    ],
 )
 def test_retry_after_is_handed_on_when_it_can_be_read(service, embedder, header, seconds):
     service.will(refusal(429, "Throttling.RateQuota", Retry_After=header))
