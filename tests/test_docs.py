@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
@@ -359,15 +360,40 @@ def test_the_workflow_calls_the_recipes_of_ci() -> None:
     assert "scripts/published.py --rebuilt" in workflow
 
 
-@pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
-def test_a_job_that_checks_what_is_published_has_the_whole_history(name: str) -> None:
-    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows" / name).read_text(encoding="utf-8"))
-    checking = [job["steps"] for job in workflow["jobs"].values() if "run: just check\n" in yaml.safe_dump(job)]
+def test_the_job_that_checks_what_is_published_has_the_whole_history() -> None:
+    checking = [job["steps"] for job in parsed("ci.yml")["jobs"].values() if {"run": "just check"} in job["steps"]]
 
     depths = [
         step.get("with", {}).get("fetch-depth") for steps in checking for step in steps if "checkout" in str(step)
     ]
     assert depths == [0]
+
+
+def test_a_release_passes_all_of_ci_before_anything_is_pushed() -> None:
+    jobs = parsed("release.yml")["jobs"]
+    writing = [name for name, job in jobs.items() if "write" in job.get("permissions", {}).values()]
+
+    assert "workflow_call" in parsed("ci.yml")[True]  # YAML 1.1 reads the key `on` so
+    assert jobs.pop("ci") == {"uses": "./.github/workflows/ci.yml"}
+    assert {name: job["needs"] for name, job in jobs.items()} == {"image": "ci"}
+    assert writing == ["image"]
+    assert parsed("release.yml")["permissions"] == {"contents": "read"}
+
+
+def test_every_action_is_pinned_by_commit_with_its_release_beside_it() -> None:
+    used: dict[str, set[str]] = {}
+    for path in (REPOSITORY / ".github" / "workflows").iterdir():
+        for action, _, pin in re.findall(r"uses: ([^@\s]+)(@(.*))?$", path.read_text(encoding="utf-8"), re.MULTILINE):
+            used.setdefault(action, set()).add(pin)
+
+    assert used.pop("./.github/workflows/ci.yml") == {""}
+    for action, pins in used.items():
+        assert len(pins) == 1, action
+        assert re.fullmatch(r"[0-9a-f]{40} # v\d+\.\d+\.\d+", pins.pop()), action
+
+
+def parsed(name: str) -> Any:
+    return yaml.safe_load((REPOSITORY / ".github" / "workflows" / name).read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", ["ci.yml", "release.yml"])
