@@ -52,10 +52,10 @@ class Parting:
         mark = _mark(cell)
         if self.key != "authors":
             return self._keywords(cell, mark, cases)
-        if mark is None:
-            return self._names(cell, cases)
-        parts = parted(cell, mark)
-        if not _inverted(parts) and any(_several(part) for part in parts):
+        parts = self._names(cell, cases) if mark is None else parted(cell, mark)
+        if any("\n" in part.strip() for part in parts):
+            raise BadCell(f"authors {cell[:TEXT_LIMIT_SHOWN]!r}: a line ends within a name; correct it or its quotes")
+        if mark is not None and not _inverted(parts) and any(map(_several, parts)):
             raise self._untold(cell)
         return parts
 

@@ -155,17 +155,24 @@ def _csv(text: str, path: Path, delimiter: str) -> Iterator[Row | BadRow]:
             raise InputRefused(f"{path}, line 1: columns {header}; expected a header of different names")
         first = reader.line_num + 1
         for cells in reader:
-            where, first = f"line {first}", reader.line_num + 1
+            where, lines, first = f"line {first}", reader.line_num - first + 1, reader.line_num + 1
             if cells and len(cells) != len(header):
-                yield BadRow(where, f"{len(cells)} cells; the header has {len(header)} columns")
+                fault = f"{len(cells)} cells; the header has {len(header)} columns"
+                if lines > 1:
+                    raise _broken(path, where, f"{lines} lines hold {fault}")
+                yield BadRow(where, fault)
             elif cells:
                 yield Row(where, dict(zip(header, cells, strict=True)))
     except csv.Error as error:
-        # What follows a broken quote cannot be told apart any more, so no row can be left out alone.
-        raise InputRefused(
-            f"{path}, line {first}: not CSV ({error}); the rows from there on cannot be told apart. Correct the quotes "
-            "of that line, or get the file again"
-        ) from error
+        raise _broken(path, f"line {first}", f"not CSV ({error})") from error
+
+
+def _broken(path: Path, where: str, fault: str) -> InputRefused:
+    """What follows a broken quote cannot be told apart any more, so no row can be left out alone."""
+    return InputRefused(
+        f"{path}, {where}: {fault}, so a quote is missing or too many and the rows from there on cannot be told apart. "
+        "Correct it, or get the file again"
+    )
 
 
 def _parquet(path: Path) -> Iterator[Row]:

@@ -194,6 +194,8 @@ def _record(row: Row, columns: Columns, cases: Counter[str]) -> dict[str, Any]:
         raise BadCell(f"id {record['id']}: no title")
     if faults := faults_of(record):
         raise BadCell(f"id {record['id']}: {faults}")
+    # A list in CSV whose quotes are broken may show only here.
+    cases["line_end_in_title"] += "\n" in str(record["title"]).strip()
     for key in ("abstract", "primary_area", "authors", "keywords", "paper_type"):
         value = record.get(key)
         cases[f"no_{key}"] += not (value.strip() if isinstance(value, str) else value)
