@@ -19,18 +19,17 @@ from typing import Any
 from manifests.errors import InputRefused
 from manifests.files import file_sha256
 from pipeline.errors import BadRecords
-from pipeline.fetch.decisions import ORAL, POSITION, SPOTLIGHT, accepts, refusal
-from pipeline.fetch.import_columns import Columns, columns_of, flag, id_in_url, text, texts
+from pipeline.fetch.decisions import ORAL, SPOTLIGHT, accepts, refusal
+from pipeline.fetch.import_columns import Columns, columns_of
+from pipeline.fetch.import_record import POSTER, event_of, is_talk, kind_of, record_of, wordings_of
 from pipeline.fetch.import_rows import BadCell, BadRow, Format, Row, read_rows
-from pipeline.fetch.same_paper import Event, Papers, same_titles
+from pipeline.fetch.same_paper import Papers, same_titles
 from pipeline.progress import Report, silent
-from pipeline.records import faults_of
 from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot
 
 FAULTS_NAMED_MAX = 20
 
 NO_PAPER_EVENT = re.compile(r"\bsession\b", re.IGNORECASE)
-POSTER = re.compile(r"poster", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def import_file(task: Import, *, report: Report = silent) -> dict[str, Any]:
         raise InputRefused(f"{task.path} holds no row that can be read{fault}; expected at least one paper")
     columns = columns_of(good, task.mapping, task.separator, task.decoded)
     # A talk joins its poster, whose address is the paper's; so the posters come first.
-    rows.sort(key=lambda row: isinstance(row, Row) and _is_talk(row, columns))
+    rows.sort(key=lambda row: isinstance(row, Row) and is_talk(row, columns))
     found = _Found(lists_refused=_lists_refused(good, columns))
     for number, row in enumerate(rows, 1):
         _take(row, columns, found)
@@ -118,8 +117,8 @@ def _take(row: Row | BadRow, columns: Columns, found: _Found) -> None:
     # A row that turns out bad leaves no trace in the counts of cases.
     cases: Counter[str] = Counter()
     try:
-        reason = _left_out(row, columns, found) or found.papers.join(
-            _record(row, columns, cases), _event(row, columns), row.where, cases
+        reason = _left_out(row, columns, found, cases) or found.papers.join(
+            record_of(row, columns, cases), event_of(row, columns), row.where, cases
         )
     except BadCell as fault:
         reason = fault.reason
@@ -130,13 +129,13 @@ def _take(row: Row | BadRow, columns: Columns, found: _Found) -> None:
         found.excluded[reason] += 1
 
 
-def _left_out(row: Row, columns: Columns, found: _Found) -> str | None:
-    event = _kind(row, columns, found.cases)
+def _left_out(row: Row, columns: Columns, found: _Found, cases: Counter[str]) -> str | None:
+    event = kind_of(row, columns, cases)
     if event and not _presents_paper(event):
         return "not_a_paper"
     if not {"decision", "status"} & columns.theirs.keys():
         return None
-    wordings = _wordings(row, columns, found.cases)
+    wordings = wordings_of(row, columns, cases)
     wording = next(iter(wordings), None)
     found.statuses[wording or "(blank)"] += 1
     if wording is None:
@@ -146,7 +145,7 @@ def _left_out(row: Row, columns: Columns, found: _Found) -> str | None:
         return reason
     if not accepts(wording):
         raise UnknownDecision(f"decision {wording!r:.80} is none that is known")
-    found.cases["status_says_otherwise"] += any(map(refusal, wordings))
+    cases["status_says_otherwise"] += any(map(refusal, wordings))
     return None
 
 
@@ -154,94 +153,6 @@ def _presents_paper(event: str) -> bool:
     """As "Poster" and "Virtual presentation / top 25% paper" do; "Doctoral Consortium" and "Oral Session" do not."""
     presented = any(pattern.search(event) for pattern in (POSTER, ORAL, SPOTLIGHT))
     return presented and not NO_PAPER_EVENT.search(event)
-
-
-def _wordings(row: Row, columns: Columns, cases: Counter[str]) -> list[str]:
-    """What the row says became of it, the one that decides first."""
-    cells = (text(columns.cell(row, key), key, columns, cases) for key in ("decision", "status"))
-    return [wording for wording in cells if wording]
-
-
-def _record(row: Row, columns: Columns, cases: Counter[str]) -> dict[str, Any]:
-    def one(key: str) -> str | None:
-        return text(columns.cell(row, key), key, columns, cases)
-
-    def presented(key: str, words: re.Pattern[str]) -> bool:
-        # A column of its own is all that the list has to say about it, also where its cell is absent.
-        return bool(flag(columns.cell(row, key), key) if key in columns.theirs else words.search(said))
-
-    said = " ".join([*_wordings(row, columns, cases)[:1], _kind(row, columns, cases)])
-    record = {
-        "id": _id(one, cases),
-        "title": one("title"),
-        "abstract": one("abstract") or "",
-        "authors": texts(columns.cell(row, "authors"), "authors", columns, cases),
-        "keywords": texts(columns.cell(row, "keywords"), "keywords", columns, cases),
-        "primary_area": one("primary_area"),
-        "paper_type": one("paper_type") or _type_of(one("track"), said),
-        "spotlight": presented("spotlight", SPOTLIGHT),
-        "oral": presented("oral", ORAL),
-        "forum_url": one("forum_url"),
-        "pdf_url": one("pdf_url"),
-    }
-    if record["paper_type"] is None and not {"paper_type", "track"} & columns.theirs.keys():
-        record["paper_type"] = "regular"
-        cases["paper_type_assumed_regular"] += 1
-    if record["paper_type"] is None:
-        # The list has the column and says nothing: `load` files the paper under Unspecified.
-        del record["paper_type"]
-    if record["title"] is None:
-        raise BadCell(f"id {record['id']}: no title")
-    if faults := faults_of(record):
-        raise BadCell(f"id {record['id']}: {faults}")
-    # A list in CSV whose quotes are broken may show only here.
-    cases["line_end_in_title"] += "\n" in str(record["title"]).strip()
-    for key in ("abstract", "primary_area", "authors", "keywords", "paper_type"):
-        value = record.get(key)
-        cases[f"no_{key}"] += not (value.strip() if isinstance(value, str) else value)
-    return record
-
-
-def _id(one: Any, cases: Counter[str]) -> str:
-    """The id cell, else the id of the OpenReview address, else the number of the icml.cc event."""
-    found = one("id")
-    if not found or "://" in found:
-        forum_url, event_url = one("forum_url"), one("event_url")
-        derived = next((paper_id for url in (found, forum_url) if url and (paper_id := id_in_url(url))), None)
-        where = "id_from_forum_url" if derived else "id_from_event_url"
-        found = derived or (event_url.rstrip("/").rsplit("/", 1)[-1] if event_url else None)
-        cases[where] += found is not None
-    if not found:
-        raise BadCell("no id, and no forum address to take it from")
-    return str(found)
-
-
-def _type_of(track: str | None, said: str) -> str | None:
-    """The type that the track tells, else the decision or the kind of event; None where neither does."""
-    if track is None:
-        return "position" if POSITION.search(said) else None
-    if track.strip().lower() in {"main", "conference"}:
-        return "regular"
-    return "position" if POSITION.search(track) else track
-
-
-def _event(row: Row, columns: Columns) -> Event | None:
-    if "event_url" not in columns.theirs:
-        return None
-    return Event("talk" if _is_talk(row, columns) else "poster", "id" in columns.theirs)
-
-
-def _is_talk(row: Row, columns: Columns) -> bool:
-    """Whether an icml.cc event is no poster, by its type or else by its page."""
-    said = columns.cell(row, "event") or columns.cell(row, "event_url")
-    return bool(said) and not POSTER.search(str(said))
-
-
-def _kind(row: Row, columns: Columns, cases: Counter[str]) -> str:
-    """The kind of an icml.cc event: its type, else what its page says (`/virtual/2026/oral/70000`), else nothing."""
-    kind, page = (text(columns.cell(row, key), key, columns, cases) for key in ("event", "event_url"))
-    told = re.search(r"/([A-Za-z-]+)/\d+/?$", page or "")
-    return kind or (told[1] if told else "")
 
 
 def _check(task: Import, found: _Found, rows: int) -> None:
