@@ -204,7 +204,8 @@ def _evaluate(args: argparse.Namespace, environment: Environment) -> int:
 
 
 def _store(args: argparse.Namespace, environment: Environment) -> int:
-    from pipeline.store_upkeep import prune, stats, verify
+    from pipeline.store_upkeep import prune, stats
+    from pipeline.store_verify import verify
 
     folder = args.store or state_home(environment) / "vectors"
     if args.store is not None and not folder.is_dir():

@@ -1,4 +1,4 @@
-"""What keeps the embedding store sound and small: verify, stats, prune.
+"""What keeps the embedding store small: stats, prune.
 
 Reads    every part, spec and reference of the store
 Writes   prune alone: merged parts, then it removes what nothing needs and sets damaged parts aside
@@ -9,66 +9,22 @@ Resumes  at any moment the store is whole; a prune that was killed is run again
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from pydantic import ValidationError
 
 from manifests.embedding.spec import EmbeddingSpec, Vectors
 from pipeline.claims import CLAIMS
-from pipeline.embedding_store import PARTS, REFERENCES, SPEC, lock, read_part, write_part
-from pipeline.errors import SpecDamaged, StoreDamaged
+from pipeline.embedding_store import PARTS, REFERENCES, read_part, write_part
+from pipeline.errors import StoreDamaged
 from pipeline.progress import Report, silent
-from pipeline.store_references import Missing, needs, read_reference, reference_paths, require_missing
+from pipeline.store_references import Missing, needs, require_missing
+from pipeline.store_verify import held, spec_folders, spec_of
 
 DAMAGED = "damaged"
 MERGED_BYTES = 64 << 20  # of vectors in one merged part
-
-
-class Damage(NamedTuple):
-    """One file of the store that is not what was written."""
-
-    path: Path
-    reason: str
-
-
-class Incomplete(NamedTuple):
-    """A file that needs `texts` texts, of which `absent` have no vector in a sound part."""
-
-    path: str
-    texts: int
-    absent: int
-
-    @property
-    def published(self) -> bool:
-        """A manifest, which had every vector once; a corpus may have a build that is not finished."""
-        return self.path.endswith(".json")
-
-    @property
-    def reason(self) -> str:
-        """What is so, and what to do."""
-        if self.published:
-            why = "a part is gone or damaged; put it back from a copy, or build again: what is absent is embedded again"
-        else:
-            why = "its build has not embedded them yet, or a part is gone; the build's own command embeds them"
-        return f"{self.absent:,} of the {self.texts:,} texts it needs have no vector here: {why}"
-
-
-class Verified(NamedTuple):
-    """Every damaged file of the store, and every file that lacks vectors it needs."""
-
-    damaged: list[Damage]
-    incomplete: list[Incomplete]
-
-    @property
-    def ok(self) -> bool:
-        """Nothing is damaged and every manifest has its vectors."""
-        return not self.damaged and not any(each.published for each in self.incomplete)
 
 
 @dataclass(frozen=True)
@@ -112,47 +68,6 @@ class Pruned:
     missing: list[Missing] = field(default_factory=list)
 
 
-def verify(folder: Path, report: Report = silent) -> Verified:
-    """Read every part and list, and name what is damaged and what is needed and not there.
-
-    Raises:
-        StoreHeld: `store prune` is at work.
-    """
-    found = Verified([], [])
-    with _held(folder, exclusive=False):
-        for spec_folder in _spec_folders(folder):
-            with _naming(found.damaged):
-                _verify_spec(spec_folder, _spec_of(spec_folder), found, report)
-    return found
-
-
-def _verify_spec(folder: Path, spec: EmbeddingSpec, found: Verified, report: Report) -> None:
-    held: set[str] = set()
-    paths = sorted(folder.glob(PARTS))
-    for done, path in enumerate(paths, start=1):
-        with _naming(found.damaged):
-            held.update(read_part(path, spec.dimension).keys)
-        report(done, len(paths), str(spec))
-    before = len(found.damaged)
-    for path in reference_paths(folder):
-        with _naming(found.damaged):
-            read_reference(path)
-    if len(found.damaged) > before:
-        return
-    for where, texts in needs(folder).texts.items():
-        if absent := len(texts - held):
-            found.incomplete.append(Incomplete(where, len(texts), absent))
-
-
-@contextmanager
-def _naming(damages: list[Damage]) -> Iterator[None]:
-    """Go on after damage, and name it."""
-    try:
-        yield
-    except StoreDamaged as damage:
-        damages.append(Damage(damage.path, damage.reason))
-
-
 def stats(folder: Path) -> list[SpecStats]:
     """Parts, vectors and bytes of each embedding spec, and what needs them.
 
@@ -161,9 +76,9 @@ def stats(folder: Path) -> list[SpecStats]:
         StoreDamaged: a part, a spec, or a list of needed texts is not what was written.
     """
     found: list[SpecStats] = []
-    with _held(folder, exclusive=False):
-        for spec_folder in _spec_folders(folder):
-            spec = _spec_of(spec_folder)
+    with held(folder, exclusive=False):
+        for spec_folder in spec_folders(folder):
+            spec = spec_of(spec_folder)
             paths = sorted(spec_folder.glob(PARTS))
             keys = {key for path in paths for key in read_part(path, spec.dimension).keys}
             needed = needs(spec_folder)
@@ -193,8 +108,8 @@ def prune(folder: Path, *, dry_run: bool = False, forget: Sequence[Path] = (), r
         InputRefused: nothing that `forget` names is missing; nothing is removed.
         SpecDamaged, ReferenceDamaged: what is held or needed cannot be known; nothing is removed.
     """
-    with _held(folder, exclusive=True):
-        specs = {spec_folder: _spec_of(spec_folder) for spec_folder in _spec_folders(folder)}
+    with held(folder, exclusive=True):
+        specs = {spec_folder: spec_of(spec_folder) for spec_folder in spec_folders(folder)}
         require_missing(specs, forget)
         return [_prune_spec(spec_folder, spec, dry_run, forget, report) for spec_folder, spec in specs.items()]
 
@@ -276,31 +191,3 @@ def _replace(folder: Path, before: list[Path], damaged: list[Path], kept: list[s
             path.unlink()
     for path in [*folder.glob(".part-*"), *folder.glob(f"{REFERENCES}/.*"), *folder.glob(CLAIMS)]:
         path.unlink()
-
-
-def _spec_folders(folder: Path) -> list[Path]:
-    return sorted({path.parent for kind in (SPEC, PARTS) for path in folder.glob(f"*/{kind}")})
-
-
-def _spec_of(folder: Path) -> EmbeddingSpec:
-    """The spec whose vectors `folder` holds."""
-    path = folder / SPEC
-    try:
-        spec = EmbeddingSpec.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise SpecDamaged(path, f"it cannot be read: {error}") from error
-    if spec.fingerprint != folder.name:
-        raise SpecDamaged(path, f"it describes {spec.fingerprint}, another spec than its folder's")
-    return spec
-
-
-@contextmanager
-def _held(folder: Path, *, exclusive: bool) -> Iterator[None]:
-    if not folder.is_dir():
-        yield
-        return
-    descriptor = lock(folder, exclusive=exclusive)
-    try:
-        yield
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,8 @@ import pytest
 from manifests.errors import InputRefused, ProviderBusy
 from pipeline.embedding_store import EmbeddingStore, write_part
 from pipeline.errors import SpecDamaged, StoreDamaged, StoreHeld
-from pipeline.store_upkeep import prune, stats, verify
+from pipeline.store_upkeep import prune, stats
+from pipeline.store_verify import verify
 from tests.pipeline.embed_stand import SPEC, vector_of
 from tests.programs import Build, run_pipeline
 
@@ -218,13 +219,13 @@ def test_a_part_that_is_gone_is_missed_by_the_manifest_that_needs_it(tmp_path: P
     found = verify(tmp_path)
 
     assert (found.ok, found.damaged, found.incomplete) == (False, [], [(str(published), 6, 4)])
-    assert "build again" in found.incomplete[0].reason
+    assert "pipeline embed --work" in found.incomplete[0].reason
     fill(tmp_path, range(4))
     with EmbeddingStore(tmp_path, SPEC) as store:
         store.reference(corpus, "d", keys(range(8)))
     unfinished = verify(tmp_path)
     assert (unfinished.ok, unfinished.incomplete) == (True, [(str(corpus), 8, 2)])
-    assert "not embedded them yet" in unfinished.incomplete[0].reason
+    assert "its build is not finished" in unfinished.incomplete[0].reason
 
 
 def emptied_spec(spec: Path) -> None:
