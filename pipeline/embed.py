@@ -28,6 +28,7 @@ from pipeline.batches import Batch, batches, missing_texts
 from pipeline.claims import Claims, Share
 from pipeline.embedding_store import KEY, EmbeddingStore
 from pipeline.errors import EmbedStopped, MachineRefused
+from pipeline.interrupt import Interrupt
 from pipeline.progress import Report, silent
 
 _LOOK_S = 1.0  # how often the progress line is renewed while nothing comes back
@@ -114,6 +115,7 @@ class _Run:
         self._flying: dict[Future[_Answer], int] = {}
         self._next: Batch | None = None
         self._stopping = threading.Event()
+        self._interrupt = Interrupt(self._send_nothing_more)
         self._spent_before = embedder.tokens_spent
 
     @property
@@ -130,8 +132,9 @@ class _Run:
         self._progress()
         with ThreadPoolExecutor(self._embedder.concurrency, thread_name_prefix="embed") as pool:
             try:
-                self._empty(pool, self._share.mine(texts))
-                self._follow_others(pool)
+                with self._interrupt:  # else Ctrl-C between sending and noting it would lose a batch that is paid for
+                    self._empty(pool, self._share.mine(texts))
+                    self._follow_others(pool)
             finally:  # also at Ctrl-C and when a write fails
                 self._land()
 
@@ -140,12 +143,14 @@ class _Run:
         queue = batches(texts, self._embedder)
         while not self._failure and self._fill(pool, queue):
             self._collect(_LOOK_S)
+            self._interrupt.check()
 
     def _follow_others(self, pool: ThreadPoolExecutor) -> None:
         """Wait for the texts that other programs are embedding, and embed those that they leave."""
         done, until = self._done, time.monotonic() + _OTHERS_S
         while self._share.elsewhere and not self._failure:
-            self._stopping.wait(_LOOK_S)
+            time.sleep(_LOOK_S)
+            self._interrupt.check()
             self._empty(pool, self._share.left_by_others())
             self._progress()
             if self._done > done:
@@ -182,6 +187,7 @@ class _Run:
     def _fill(self, pool: ThreadPoolExecutor, queue: Iterator[Batch]) -> bool:
         """Put batches in flight, one waiting for every one that is sent; whether anything is in flight."""
         while len(self._flying) < 2 * self._embedder.concurrency:
+            self._interrupt.check()
             self._next = self._next or next(queue, None)
             if self._next is None:
                 break
@@ -214,6 +220,11 @@ class _Run:
                 self._share.keep(answer.keys, answer.vectors)
                 self.embedded += len(answer.keys)
         self._progress()
+
+    def _send_nothing_more(self) -> None:
+        """At a signal, wherever the main thread is: it must hold no lock of these, so it never waits on them."""
+        self._stopping.set()
+        self._embedder.stop()
 
     def _land(self) -> None:
         """Send nothing more, and store what was sent."""
