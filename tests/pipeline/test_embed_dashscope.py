@@ -170,8 +170,10 @@ def test_twenty_kills_lose_no_vector_buy_little_twice_and_break_no_limit(tmp_pat
                 assert build.poll() is None
                 time.sleep(0.005)  # bounded by the test's own limit
             build.kill()
-            build.wait(60)
-        assert start(corpus, tmp_path, service).wait(300) == 0
+            build.communicate(timeout=60)
+        last = start(corpus, tmp_path, service)
+        last.communicate(timeout=300)
+        assert last.returncode == 0
 
         with EmbeddingStore(tmp_path / "store", SPEC) as store:
             assert stored_are_right(store, corpus)
@@ -192,7 +194,9 @@ def test_two_builds_at_once_share_quota_and_store_without_loss(tmp_path: Path):
     with emulator(quota, latency_s=0.1) as service:
         builds = [start(corpus, tmp_path, service) for corpus in (left, right)]
 
-        assert [build.wait(300) for build in builds] == [0, 0]
+        for build in builds:
+            build.communicate(timeout=300)
+        assert [build.returncode for build in builds] == [0, 0]
         assert service.refused == 0
         requests, tokens = service.meter.peak()
         assert requests <= quota.requests
