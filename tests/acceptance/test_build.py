@@ -116,14 +116,18 @@ def test_a_shuffled_snapshot_gives_the_same_corpus_and_the_same_collection(sampl
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param("pipeline.corpus:_install", id="load"),
+        pytest.param("pipeline.corpus:_install", id="load", marks=pytest.mark.slow),
         pytest.param("pipeline.embedding_store:write_part:2", id="embed"),
-        pytest.param("manifests.milvus:Milvus.seal", id="index-rows-inserted"),
-        pytest.param("pipeline.index:_record", id="index-before-the-rename"),
-        pytest.param("pipeline.build:open_index", id="validate"),
-        pytest.param("pipeline.build:switch_link", id="publish-before-the-link"),
+        pytest.param("manifests.milvus:Milvus.seal", id="index-rows-inserted", marks=pytest.mark.slow),
+        pytest.param("pipeline.index:_record", id="index-before-the-rename", marks=pytest.mark.slow),
+        pytest.param("pipeline.build:open_index", id="validate", marks=pytest.mark.slow),
+        pytest.param("pipeline.build:switch_link", id="publish-before-the-link", marks=pytest.mark.slow),
         pytest.param("manifests.contract:write_atomically", id="publish-before-the-manifest"),
-        pytest.param("manifests.contract:write_atomically:1:kill-before-rename", id="publish-inside-the-write"),
+        pytest.param(
+            "manifests.contract:write_atomically:1:kill-before-rename",
+            id="publish-inside-the-write",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_build_killed_anywhere_never_validates_and_resumes_to_the_same_digest(
@@ -154,6 +158,7 @@ REBUILDING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", REBUILDING.values(), ids=REBUILDING)
 def test_a_rebuild_killed_anywhere_leaves_a_collection_that_can_be_served_and_the_same_command_finishes(
     sample_build: Build,
@@ -270,13 +275,12 @@ def test_ctrl_c_leaves_a_resumable_state_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "point",
     [
-        "pipeline.tally:Tally.take",
-        "pipeline.embedding_store:write_part:2",
-        "manifests.milvus:Milvus.seal",
-        "pipeline.build:open_index",
-        "manifests.contract:write_atomically",
+        pytest.param("pipeline.tally:Tally.take", id="load", marks=pytest.mark.slow),
+        pytest.param("pipeline.embedding_store:write_part:2", id="embed", marks=pytest.mark.slow),
+        pytest.param("manifests.milvus:Milvus.seal", id="index"),
+        pytest.param("pipeline.build:open_index", id="validate", marks=pytest.mark.slow),
+        pytest.param("manifests.contract:write_atomically", id="publish", marks=pytest.mark.slow),
     ],
-    ids=["load", "embed", "index", "validate", "publish"],
 )
 def test_sigterm_ends_it_in_one_line_with_143_and_the_same_command_goes_on(
     sample_build: Build,
