@@ -24,7 +24,7 @@ import polars as pl
 from tokenizers import Tokenizer
 
 from bench.measured import Measured, timed, told
-from bench.synthetic import SEED
+from bench.synthetic import SEED, WORDS
 from manifests.embedding.local import TOKENS_MAX, LocalEmbedder, cores_available, local_spec
 from manifests.embedding.local_files import model_files
 from manifests.texts import embed_text, text_sha256
@@ -34,11 +34,6 @@ from pipeline.embedding_store import EmbeddingStore
 RATIO_MAX = 1.2
 BATCH = 32
 TEXTS, ROUNDS = 300, 2
-VOCABULARY = (
-    "we propose a method for learning representations of graphs with diffusion models that improves robustness under "
-    "distribution shift and scales to large language attention sparse kernel bounds regret policy gradient inference "
-    "Bayesian posterior causal discovery federated optimisation convergence stochastic adaptive benchmark evaluation"
-)
 
 
 def main() -> int:
@@ -127,7 +122,7 @@ LOOPS = {"padded": padded_loop, "alone": alone_loop}
 
 def synthetic_papers(count: int, chance: random.Random) -> list[tuple[str, str]]:
     """Titles and abstracts of the length of real ones; one in ten without an abstract."""
-    papers, words = [], VOCABULARY.split()
+    papers, words = [], WORDS.split()
     for number in range(count):
         length = 0 if number % 10 == 0 else max(40, int(chance.gauss(170, 45)))
         title = f"{' '.join(chance.choices(words, k=9))} {number}"

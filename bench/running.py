@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -28,7 +29,7 @@ IDLE_MAX_S = 5.0
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 
 
-class Program:
+class Program(ABC):
     """A program under measurement; `ready_s` is the time from its start to its first readiness."""
 
     ready_s: float
@@ -45,9 +46,9 @@ class Program:
             self._child.kill()
             self._child.wait()
 
+    @abstractmethod
     def ask_number(self, number: int, queries: Sequence[str]) -> float:
         """Milliseconds that query `number` took."""
-        raise NotImplementedError
 
     def cpu_s(self) -> float:
         """Processor seconds spent so far by the program and its children."""

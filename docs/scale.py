@@ -22,8 +22,10 @@ PRICE = 0.07  # US dollars for a million tokens of text-embedding-v4; ask your o
 QUOTAS = ((600, 300_000), (1_800, 1_200_000))
 LOCAL_TEXTS_S = 28  # measured: all-MiniLM-L6-v2 as int8 on two cores
 LOCAL_MEASURED = "300 in 10.7 s on 2026-11-30, onnxruntime 1.32.0: [stages.md](stages.md)"
-LITE_GB = ((6_341, 0.6), (50_000, 2.9))  # measured: the Lite engine after its first queries
-LITE_MEASURED = "2026-11-30, milvus-lite 3.2.2, 1,024 dimensions"
+LITE_GB = ((6_341, 0.4), (50_000, 2.4))  # measured: the bare row of speed.md, one engine and its client
+LITE_DIMENSION = 384
+LITE_MEASURED = f"2026-11-30, milvus-lite 3.2.2, {LITE_DIMENSION} dimensions: [speed.md](speed.md)"
+LITE_COPIES = 2  # of every vector: the rows' and the graph's
 LITE_PAPERS_MAX = 20_000
 STANDALONE_PAPERS_MAX = 1_000_000
 
@@ -52,6 +54,8 @@ def scale_page(note: str, table: Callable[..., str]) -> str:
         local=LOCAL_TEXTS_S,
         local_measured=LOCAL_MEASURED,
         lite_measured=LITE_MEASURED,
+        lite_wider=(DIMENSION - LITE_DIMENSION) * FLOAT_BYTES * LITE_COPIES,
+        dimension=DIMENSION,
         lite=f"{LITE_GB[0][1]} GB at {LITE_GB[0][0]:,} papers and {LITE_GB[1][1]} GB at {LITE_GB[1][0]:,}",
         lite_max=f"{LITE_PAPERS_MAX:,}",
     )
@@ -65,10 +69,11 @@ def engine(papers: int) -> str:
 
 
 def memory(papers: int) -> str:
-    """Of the Lite engine by interpolation between the two measured sizes, of a server by the sum of its parts."""
+    """Of Lite between the two measured sizes, its longer vectors added; of a server by the sum of its parts."""
     if papers <= LITE_PAPERS_MAX:
         (low, low_gb), (high, high_gb) = LITE_GB
-        gigabytes = low_gb + (papers - low) * (high_gb - low_gb) / (high - low)
+        wider = papers * (DIMENSION - LITE_DIMENSION) * FLOAT_BYTES * LITE_COPIES / 1e9
+        gigabytes = low_gb + (papers - low) * (high_gb - low_gb) / (high - low) + wider
     else:
         paper = DIMENSION * FLOAT_BYTES + LINKS_BYTES + TEXT_BYTES + POSTING_BYTES
         gigabytes = SERVER_GB + papers * paper * HEADROOM / 1e9
@@ -118,7 +123,8 @@ Memory of a server: a paper is {vector:,} bytes of vector, {links:,} of HNSW lin
 {postings:,} of postings, times {headroom} for headroom, and {base} GB for Milvus itself (both assumed). No server size
 was measured by us: use Milvus's own sizing tool before you buy one.
 
-Memory of Lite was measured ({lite_measured}): {lite}; each
+Memory of Lite was measured ({lite_measured}): {lite};
+the table adds {lite_wider:,} bytes a paper for {dimension:,} dimensions. Each
 further `--engines` costs as much again. Lite scores in Python, so a query takes time in proportion to the corpus: past
 about {lite_max} papers or ten queries a second, take a server.
 

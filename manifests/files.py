@@ -25,7 +25,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
-    except BaseException:
+    except BaseException:  # also Ctrl-C must leave nothing behind; raised again
         Path(temporary).unlink(missing_ok=True)
         raise
     sync_folder(path.parent)

@@ -141,9 +141,8 @@ def open_index(
             children = []
             connections = [opened.enter_context(_open_server(milvus_uri, token, wait_s))]
         papers, canary = _verified(manifest, connections[0], subject, segments, corpus_digests)
-        with ThreadPoolExecutor(
-            len(connections)
-        ) as pool:  # also builds each engine's BM25 index, before any user waits
+        # Also builds each engine's BM25 index, before any user waits.
+        with ThreadPoolExecutor(len(connections)) as pool:
             unanswered = [
                 found for found in pool.map(lambda milvus: _canary(milvus, manifest, canary), connections) if found
             ]

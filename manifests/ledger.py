@@ -340,7 +340,7 @@ class Ledger:
                 account.bound(account.last + self.window_s)
                 self._db.execute("REPLACE INTO account VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", astuple(account))
                 self._db.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # also Ctrl-C must not leave a transaction open; raised again
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise

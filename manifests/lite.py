@@ -25,6 +25,7 @@ ONE_SEGMENT = {
     "MILVUS_LITE_WAL_SIZE_LIMIT_BYTES": str(1 << 40),
 }
 SECRETS = ("DASHSCOPE_API_KEY", "MILVUS_TOKEN", "SERVE_BEARER_TOKEN", "SERVE_HASH_KEY")  # not the engine's business
+# What a search reads of each row inside the engine; see lite_child.make_rows_lean.
 SEARCHED = (KEY, SPARSE, *(field.name for field in FIELDS if field.filtered))
 _SOCKET_BYTES_MAX = 100  # sockaddr_un holds 108 on Linux and 104 on macOS, with the engine's ":1" and a NUL
 

@@ -42,8 +42,8 @@ def main(folder: str, socket: str, searched: Sequence[str]) -> int:
 def make_rows_lean(searched: Sequence[str]) -> None:
     """Spare a search the Python objects of stored columns that nobody asked for.
 
-    Milvus Lite makes a row of every column of every hit, 1,024 floats among them, before it looks at `output_fields`:
-    a fifth of the time of a query. Its segments hold their vectors a second time, as the array that is searched.
+    Milvus Lite makes a row of every column of every hit, each float of its vector too, before it looks at
+    `output_fields`. Its segments hold their vectors a second time, as the array that is searched.
 
     Args:
         searched: the columns that a search reads: the key, the BM25 field, and those that filters name.

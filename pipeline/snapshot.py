@@ -220,7 +220,7 @@ def write_snapshot(
         _write_synced(building / CARD, json.dumps(card.model_dump(), ensure_ascii=False, indent=2).encode() + b"\n")
         building.chmod(0o755)
         building.rename(folder)
-    except BaseException:
+    except BaseException:  # also Ctrl-C must leave nothing behind; raised again
         shutil.rmtree(building, ignore_errors=True)
         raise
     sync_folder(folder.parent)

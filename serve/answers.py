@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from manifests.contract import Catalogue
 from manifests.hybrid import Hit
+from manifests.visible import visible
 from serve.errors import ErrorCode, ToolFailure
 from serve.filters import parents
-from serve.text import FRAME_CHARS, clean, counted, paper_text, shortened, shown_id
+from serve.text import FRAME_CHARS, counted, paper_text, shortened, shown_id
 
 AUTHORS_SHOWN = 3
 # Of the authors, and of the keywords, of a whole paper: the longest record that load accepts can still be read.
@@ -119,7 +120,7 @@ def papers_answer(papers: Sequence[Paper], unknown: Sequence[str], *, shape: Lay
     for number, paper in enumerate(shown, start=1):
         lines.append(_paper_lines(number, paper))
         lines.extend(_abstract_lines(paper, shape.preview))
-    if shown and any(len(clean(paper["abstract"])) > shape.preview for paper in shown):
+    if shown and any(len(visible(paper["abstract"])) > shape.preview for paper in shown):
         how = f"cut at {shape.preview} characters" if shape.preview else "left out"
         lines.append(f"Abstracts {how} to fit; ask for fewer papers to read them whole.")
     if unshown:
@@ -132,17 +133,17 @@ def papers_answer(papers: Sequence[Paper], unknown: Sequence[str], *, shape: Lay
 
 def areas_answer(catalogue: Catalogue, corpus: str, *, chars_max: int) -> str:
     """Every value of `area` and `paper_type` with its number of papers."""
-    types = ", ".join(f"{clean(name)} {papers:,}" for name, papers in sorted(catalogue.paper_types.items()))
+    types = ", ".join(f"{visible(name)} {papers:,}" for name, papers in sorted(catalogue.paper_types.items()))
     lines = [
         f"{corpus}. area takes a name below or a parent (everything before ->), in any case.",
         f"paper_type: {types}",
         f"spotlight: {catalogue.spotlight:,} (of all papers; oral: {catalogue.oral:,})",
-        f"Parents: {', '.join(f'{clean(name)} {papers:,}' for name, papers in parents(catalogue.areas).items())}",
+        f"Parents: {', '.join(f'{visible(name)} {papers:,}' for name, papers in parents(catalogue.areas).items())}",
         "Areas:",
     ]
     left = chars_max - FRAME_CHARS - sum(len(line) + 1 for line in lines)
     for position, (area, papers) in enumerate(sorted(catalogue.areas.items())):
-        line = f"{clean(area)}: {papers:,}"
+        line = f"{visible(area)}: {papers:,}"
         left -= len(line) + 1
         if left < 0:
             lines.append(f"{len(catalogue.areas) - position} more areas not shown; search by a parent instead.")

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from serve.text import clean, shortened
+from manifests.visible import visible
+from serve.text import shortened
 
 PROBLEMS_SHOWN = 5
 NAME_CHARS_MAX = 40
@@ -72,20 +73,20 @@ def _boolean(value: Any) -> Any:
 
 
 def _identifier(value: str | None) -> str | None:
-    if value is not None and (not clean(value) or value.strip().lower() in NO_VALUE):
+    if value is not None and (not visible(value) or value.strip().lower() in NO_VALUE):
         raise _wrong("must be an id from open_search_session; leave it out, or pass JSON null, to search without")
     return value.strip() if value is not None else None
 
 
 def _query(value: str) -> str:
-    if not clean(value):
+    if not visible(value):
         raise _wrong("is blank; give a topic, a question or a title")
     return value
 
 
 def _paper_ids(value: list[str]) -> list[str]:
     for position, name in enumerate(value):
-        if not clean(unquote(name)) or name.strip().lower() in NO_VALUE:
+        if not visible(unquote(name)) or name.strip().lower() in NO_VALUE:
             raise _wrong(f"holds a blank id at position {position}; give ids as shown in search_papers")
     return value
 
@@ -194,7 +195,7 @@ def _problem(problem: Any, known: list[str]) -> str:
 
 
 def _unknown_name(name: str, known: list[str]) -> str:
-    shown = shortened(clean(name), NAME_CHARS_MAX)
+    shown = shortened(visible(name), NAME_CHARS_MAX)
     if not known:
         return f'"{shown}" is not an argument: this tool takes none'
     close = difflib.get_close_matches(name, known, n=1)

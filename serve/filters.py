@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from manifests.collection import AREA_SEPARATOR, FIELD
 from manifests.contract import Catalogue
+from manifests.visible import visible
 from serve.errors import ErrorCode, ToolFailure
-from serve.text import clean
 
 NEAREST_MAX = 5
 NEAREST_CUTOFF = 0.5
@@ -87,7 +87,7 @@ def parents(areas: Mapping[str, int]) -> dict[str, int]:
     """Every parent, as it is shown, with the number of papers in all areas below it, by name."""
     totals: dict[str, int] = {}
     for area, papers in areas.items():
-        parent, separator, _ = clean(area).partition(AREA_SEPARATOR)
+        parent, separator, _ = visible(area).partition(AREA_SEPARATOR)
         if separator:
             totals[parent] = totals.get(parent, 0) + papers
     return dict(sorted(totals.items()))
@@ -95,7 +95,7 @@ def parents(areas: Mapping[str, int]) -> dict[str, int]:
 
 def folded(text: str) -> str:
     """A name as it is compared: as it is shown, whatever its compatibility forms, case, `_` and white space."""
-    spaced = unicodedata.normalize("NFKC", clean(text)).casefold().replace("_", " ")
+    spaced = unicodedata.normalize("NFKC", visible(text)).casefold().replace("_", " ")
     return AREA_SEPARATOR.join(" ".join(part.split()) for part in spaced.split(AREA_SEPARATOR))
 
 
@@ -121,7 +121,7 @@ def _area_words(areas: list[str]) -> str:
 def _unknown(code: ErrorCode, argument: str, names: list[str], key: str) -> ToolFailure:
     near = nearest(names, key) if len(names) > NEAREST_MAX else sorted(names)
     near = near or sorted(names)[:NEAREST_MAX]
-    listed = ", ".join(json.dumps(clean(name), ensure_ascii=False) for name in near)
+    listed = ", ".join(json.dumps(visible(name), ensure_ascii=False) for name in near)
     return ToolFailure(
         code, f"No {argument} of this index matches. Nearest: {listed}. list_paper_areas shows every value."
     )

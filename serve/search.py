@@ -16,6 +16,7 @@ from anyio.to_thread import run_sync
 
 from manifests.contract import Manifest
 from manifests.hybrid import Hit
+from manifests.visible import visible
 from serve import answers, session_answers, text
 from serve.filters import build_filter
 from serve.observe import part
@@ -85,7 +86,7 @@ class PaperSearch:
         )
         depth = min(request.search_depth or DEPTH_DEFAULT, DEPTH_MAX)
         hits, reason = await self._ranking.window(request.query, asked.where, depth, deadline)
-        filters = [text.shortened(text.clean(words), text.WORDS_CHARS_MAX) for words in asked.words]
+        filters = [text.shortened(visible(words), text.WORDS_CHARS_MAX) for words in asked.words]
         if request.min_score is not None:
             hits = [hit for hit in hits if hit.score >= request.min_score]
             filters.append(f"min_score {request.min_score:g}")
@@ -102,7 +103,7 @@ class PaperSearch:
 
     async def open_session(self, label: str, default_top_k: int | None) -> str:
         """Open a session."""
-        session_id = await self.in_turn(partial(self._sessions.open, text.clean(label), default_top_k))
+        session_id = await self.in_turn(partial(self._sessions.open, visible(label), default_top_k))
         return session_answers.session_opened(session_id, self._sessions.limits)
 
     async def close_session(self, session_id: str) -> str:
@@ -200,7 +201,7 @@ class PaperSearch:
 
 def corpus_words(manifest: Manifest) -> str:
     """Such as `6,341 ICML 2026 papers`: every sentence about the corpus says it alike."""
-    return f"{manifest.corpus.rows:,} {text.clean(manifest.snapshot.title)} papers"
+    return f"{manifest.corpus.rows:,} {visible(manifest.snapshot.title)} papers"
 
 
 def named_id(name: str) -> str:

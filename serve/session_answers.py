@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from manifests.visible import visible
 from serve.session import Session, SessionLimits
-from serve.text import FRAME_CHARS, WORDS_CHARS_MAX, clean, counted, shortened, shown_id
+from serve.text import FRAME_CHARS, WORDS_CHARS_MAX, counted, shortened, shown_id
 
 
 def session_opened(session_id: str, limits: SessionLimits) -> str:
@@ -45,7 +46,7 @@ def session_papers(status: str, session: Session, titles: Sequence[tuple[str, st
     lines = [status, "Papers returned, newest first:"]
     left = chars_max - FRAME_CHARS
     for paper_id, title in titles:
-        line = f"[{shown_id(paper_id)}] {clean(title)}"
+        line = f"[{shown_id(paper_id)}] {visible(title)}"
         left -= len(line) + 1
         if left < 0:
             break
@@ -57,7 +58,7 @@ def session_papers(status: str, session: Session, titles: Sequence[tuple[str, st
 
 
 def _label(session: Session) -> str:
-    return f' "{shortened(clean(session.label), WORDS_CHARS_MAX)}"' if clean(session.label) else ""
+    return f' "{shortened(visible(session.label), WORDS_CHARS_MAX)}"' if visible(session.label) else ""
 
 
 def _time(epoch_s: float) -> str:

@@ -55,7 +55,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("manifest", "path", None, "manifest of the index to serve (required)", required=True),
     Setting("milvus_uri", "text", None, "WORK/milvus.db, http(s)://… or unix:… (required)", required=True),
     Setting("milvus_wait", "seconds", 60, "how long the start waits for a Milvus that is not up yet", 0, 3_600),
-    Setting("engines", "integer", 1, "embedded Milvus engines side by side; each costs about 600 MB", 1, 64),
+    Setting(
+        "engines",
+        "integer",
+        1,
+        "embedded Milvus engines side by side; memory: docs/scale.md",
+        1,
+        64,
+    ),
     Setting(
         "state",
         "path",

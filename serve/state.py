@@ -81,7 +81,7 @@ class State:
                 self._connection.execute(f"BEGIN {mode}")
                 try:
                     yield self._connection
-                except BaseException:
+                except BaseException:  # also a cancelled or interrupted call stores nothing; raised again
                     self._connection.rollback()
                     raise
                 self._connection.commit()
@@ -203,7 +203,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, key: bytes) -> None:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         stored = connection.execute("SELECT content FROM meta WHERE name = 'key_check'").fetchone()
-    except BaseException:
+    except BaseException:  # also Ctrl-C must not leave half a schema; raised again
         connection.rollback()
         raise
     connection.commit()

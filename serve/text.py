@@ -1,6 +1,6 @@
 """What may be shown: text on one line, of bounded length, free of invisible characters.
 
-Text of papers, labels and arguments goes through `clean` before a model reads it.
+Text of papers, labels and arguments goes through `visible` before a model reads it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ WORDS_CHARS_MAX = 120
 # Kept free for the first and the last lines of an answer.
 FRAME_CHARS = 1_200
 
-# Under the name that says what it is for here.
-clean = visible
 # An answer is laid out before it is written, and good papers are found again and again.
-paper_text = functools.lru_cache(maxsize=8_192)(clean)
+paper_text = functools.lru_cache(maxsize=8_192)(visible)
 
 
 def bounded(text: str, chars_max: int) -> str:
@@ -35,7 +33,7 @@ def shortened(text: str, chars_max: int) -> str:
 
 def shown_id(paper_id: str) -> str:
     """A paper id as it is shown."""
-    return shortened(clean(paper_id), ID_CHARS_MAX)
+    return shortened(visible(paper_id), ID_CHARS_MAX)
 
 
 def counted(number: int, noun: str) -> str:

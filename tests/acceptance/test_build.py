@@ -45,6 +45,14 @@ def stored_texts(folder: Path) -> int:
     return sum(spec["vectors"] for spec in json.loads(told.stdout)["specs"])
 
 
+@pytest.fixture
+def scratch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files of this test alone, of a path short enough for a socket."""
+    folder = tmp_path_factory.mktemp("t")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
 def test_the_artifact_tells_how_long_each_stage_took(sample_build: Build) -> None:
     (built,) = Artifact.read(sample_build.work).collections.values()
 
@@ -163,12 +171,9 @@ REBUILDING = {
 def test_a_rebuild_killed_anywhere_leaves_a_collection_that_can_be_served_and_the_same_command_finishes(
     sample_build: Build,
     tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    scratch: Path,
     point: str,
 ) -> None:
-    scratch = tmp_path_factory.mktemp("t")
-    monkeypatch.setenv("TMPDIR", str(scratch))
     work = copied(sample_build, tmp_path)
     name = read_manifest(sample_build.manifest).collection.name
     published = folder_digests(work / f"{name}.db")
@@ -285,12 +290,9 @@ def test_ctrl_c_leaves_a_resumable_state_and_says_so(tmp_path: Path) -> None:
 def test_sigterm_ends_it_in_one_line_with_143_and_the_same_command_goes_on(
     sample_build: Build,
     tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    scratch: Path,
     point: str,
 ) -> None:
-    scratch = tmp_path_factory.mktemp("t")
-    monkeypatch.setenv("TMPDIR", str(scratch))
 
     terminated = die_at(f"{point}:1:terminate" if point.count(":") == 1 else f"{point}:terminate", tmp_path)
 

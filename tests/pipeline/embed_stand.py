@@ -19,6 +19,7 @@ from manifests.texts import embed_text, text_sha256
 from pipeline.embed import Policy, embed
 from pipeline.embedding_store import EmbeddingStore
 
+TITLES = [f"Paper {number}" for number in range(35)]
 SPEC = EmbeddingSpec(
     provider="dashscope",
     model="scripted",
@@ -81,7 +82,7 @@ class Scripted:
         return np.stack([vector_of(text) for text in texts])
 
     def embed_query(self, text: str, *, timeout_s: float) -> Vectors:
-        raise NotImplementedError
+        raise AssertionError("a build embeds documents only")
 
     def stop(self) -> None:
         self.stopped = True

@@ -20,20 +20,7 @@ from pipeline.embed import Policy, embed
 from pipeline.embedding_store import KEY, EmbeddingStore
 from pipeline.errors import EmbedStopped, StoreDamaged
 from pipeline.store_upkeep import prune
-from tests.pipeline.embed_stand import SPEC, Scripted, papers, raising
-
-TITLES = [f"Paper {number}" for number in range(35)]
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    return papers(tmp_path / "papers.parquet", TITLES)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[EmbeddingStore]:
-    with EmbeddingStore(tmp_path / "store", SPEC) as opened:
-        yield opened
+from tests.pipeline.embed_stand import SPEC, TITLES, Scripted, papers, raising
 
 
 def keys_of(corpus: Path) -> list[str]:

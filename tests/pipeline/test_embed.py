@@ -25,21 +25,9 @@ from pipeline.errors import EmbedStopped, MachineRefused
 from pipeline.plan import plan
 from pipeline.store_upkeep import prune
 from tests.pipeline import embed_stand
-from tests.pipeline.embed_stand import SPEC, Scripted, papers, raising, vector_of, well
+from tests.pipeline.embed_stand import SPEC, TITLES, Scripted, papers, raising, vector_of, well
 
-TITLES = [f"Paper {number}" for number in range(35)]
 QUICK = Policy(wait_max_s=0.01)
-
-
-@pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    return papers(tmp_path / "papers.parquet", TITLES)
-
-
-@pytest.fixture
-def store(tmp_path: Path):
-    with EmbeddingStore(tmp_path / "store", SPEC) as opened:
-        yield opened
 
 
 def texts_of(corpus: Path) -> list[str]:

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve import text
+from manifests.visible import visible
 
 
 @given(st.text())
 def test_clean_text_is_one_line_without_control_bidi_or_invisible_characters(dirty):
-    cleaned = text.clean(dirty)
+    cleaned = visible(dirty)
 
     assert not {unicodedata.category(char) for char in cleaned} & {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
     assert cleaned == " ".join(cleaned.split())
-    assert text.clean(cleaned) == cleaned
+    assert visible(cleaned) == cleaned
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_clean_text_is_one_line_without_control_bidi_or_invisible_characters(dir
     ],
 )
 def test_cleaning_keeps_what_shows(dirty, cleaned):
-    assert text.clean(dirty) == cleaned
+    assert visible(dirty) == cleaned
