@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from manifests.contract import read_manifest
-from serve.text import clean
+from manifests.visible import visible
 from tests.acceptance.served import arrives, body, call, facts_of, open_session, serving, shown_ids
 
 pytestmark = [pytest.mark.anyio, pytest.mark.corpus, pytest.mark.slow]
@@ -186,8 +186,8 @@ async def test_get_papers_shows_what_the_source_says(corpus_server, records):
 
     assert shown_ids(text) == chosen
     for paper_id in chosen:
-        assert clean(records[paper_id]["title"]) in text
-        assert clean(records[paper_id]["authors"][0]) in text
+        assert visible(records[paper_id]["title"]) in text
+        assert visible(records[paper_id]["authors"][0]) in text
     assert text.endswith("nope")
 
 
