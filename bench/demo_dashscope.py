@@ -18,7 +18,8 @@ from pathlib import Path
 
 import requests
 
-from bench.emulator import Emulator, Quota, emulator
+from bench.emulated_quota import Quota
+from bench.emulator import Emulator, emulator
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 FOLDER = REPOSITORY / "builds" / "demo-dashscope"
@@ -94,7 +95,7 @@ def _ready(server: subprocess.Popen[bytes], address: str) -> bool:
     deadline = time.monotonic() + READY_WITHIN_S
     while server.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(requests.ConnectionError):
-            return requests.get(f"{address}/readyz", timeout=5).ok
+            return bool(requests.get(f"{address}/readyz", timeout=5).ok)
         time.sleep(0.2)
     return False
 

@@ -15,7 +15,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class BareMilvus(Peer):
 
         dense = AnnSearchRequest([vector], "dense", {"metric_type": "COSINE", "params": {"ef": 2 * DEPTH}}, DEPTH)
         sparse = AnnSearchRequest([terms], "sparse", {"metric_type": "BM25"}, DEPTH)
-        found: Sequence[Any] = self._client.hybrid_search(
+        found: list[Sequence[Any]] = self._client.hybrid_search(
             self._name, [dense, sparse], RRFRanker(), limit=DEPTH, output_fields=["paper_id"]
         )
         return found[0]
@@ -143,7 +143,7 @@ class Bm25sFaiss(Peer):
         return fused(words[0], near[0])
 
 
-PEERS: dict[str, type[Peer]] = {
+PEERS: dict[str, Callable[[Path, pl.DataFrame, np.ndarray[Any, Any]], Peer]] = {
     "bare": BareMilvus,
     "flat": FlatMilvus,
     "sqlite": SqliteNumpy,

@@ -26,6 +26,7 @@ from bench.measured import conditions
 from manifests import texts
 from manifests.embedding.local import LocalEmbedder, local_spec
 from manifests.hybrid import RRF_K, Hit
+from manifests.stems import stemmed as stem
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.evaluate import evaluate, measure
 from pipeline.judged import Judged, read_judged
@@ -127,7 +128,7 @@ def _scores(prepared: Prepared, choice: Choice) -> tuple[float, float]:
     """NDCG@10 of BM25 alone and of the fusion."""
     judged = prepared.judged
     functional = texts._FUNCTION_WORDS  # noqa: SLF001 -- what is measured here
-    stemmed: Callable[[Sequence[str]], str] = texts.stemmed if choice.stems else " ".join
+    stemmed: Callable[[Sequence[str]], str] = stem if choice.stems else " ".join
     with mock.patch.multiple(texts, stemmed=stemmed, _TITLE_TIMES=choice.title_times):
         documents = [texts.search_text_of(record).split() for record in judged.records]
         ask = texts.normalise if choice.function_words == "everywhere" else texts.query_text

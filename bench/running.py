@@ -56,7 +56,7 @@ class Program(ABC):
 
     def memory_mb(self) -> float:
         """Proportional set size of the program and its children."""
-        return sum(each.memory_full_info().pss for each in self._tree()) / 1e6
+        return float(sum(each.memory_full_info().pss for each in self._tree())) / 1e6
 
     def _tree(self) -> list[psutil.Process]:
         root = psutil.Process(self._child.pid)

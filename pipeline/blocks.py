@@ -12,7 +12,7 @@ import shutil
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait
@@ -46,7 +46,7 @@ class Tabulated(NamedTuple):
     unknown: Counter[str]
 
 
-def tabulate_blocks(blocks: Iterable[Block], workers: int, scratch: Path) -> Iterator[tuple[Block, Tabulated]]:
+def tabulate_blocks(blocks: Iterable[Block], workers: int, scratch: Path) -> Generator[tuple[Block, Tabulated]]:
     """Each block with what it held, in the order of the snapshot.
 
     `workers` above 1 are processes, which hand their frames over as files in the folder `scratch`: made here, and

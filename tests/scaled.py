@@ -14,6 +14,7 @@ from manifests.ledger import Ledger
 def shorten(window_s: float, in_flight_s: float) -> None:
     """Every ledger that this program opens has this window."""
     defaults = Ledger.__init__.__kwdefaults__
+    assert defaults is not None
     assert {"window_s", "in_flight_s"} <= defaults.keys()
     defaults |= {"window_s": window_s, "in_flight_s": in_flight_s}
 

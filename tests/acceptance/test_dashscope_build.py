@@ -18,11 +18,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 
-from bench.emulator import UNSEEMLY, Emulator, Fault, Quota, emulator, refusal
+from bench.emulated_quota import Quota
+from bench.emulator import UNSEEMLY, Emulator, Fault, emulator, refusal
 from manifests.contract import read_manifest
 from tests.pipeline.snapshots import lines, record, write_files
 from tests.programs import REPOSITORY, SAMPLE, Build, run_build, run_pipeline
@@ -333,7 +335,7 @@ def test_a_build_beside_a_server_stays_under_the_limits_and_leaves_room_for_quer
         options = [*embed_options(folder), *quota_options(quota), "--query-reserve", "0.2"]
         build = scaled(service, "pipeline", "embed", *options)
         wait_for_requests(service, 3, build)
-        answers = []
+        answers: list[dict[str, Any]] = []
         while build.poll() is None:
             answers.append(search(address, f"graph learning {len(answers)}")[0])
             time.sleep(0.5)

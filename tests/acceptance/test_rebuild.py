@@ -21,7 +21,8 @@ import pytest
 from anyio.to_thread import run_sync
 from mcp import Client
 
-from bench.emulator import Emulator, Quota, emulator
+from bench.emulated_quota import Quota
+from bench.emulator import Emulator, emulator
 from manifests.contract import read_manifest
 from manifests.gate import open_index
 from pipeline.embedding_store import EmbeddingStore
@@ -278,8 +279,8 @@ async def open_session(client: Client) -> str:
 async def readiness(served: Served) -> dict[str, Any]:
     async with httpx2.AsyncClient(timeout=60) as http:
         answer = await http.get(f"{served.base}/readyz")
-    answer.raise_for_status()
-    return answer.json()
+    facts: dict[str, Any] = answer.raise_for_status().json()
+    return facts
 
 
 def serve_once(build: Build, state: Path) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
@@ -58,7 +59,7 @@ async def test_a_client_over_stdio_lists_the_golden_tools_and_searches(sample_bu
 
 
 def test_standard_output_of_stdio_holds_protocol_only_and_the_program_ends_with_its_input(sample_build, tmp_path):
-    requests = [
+    requests: list[dict[str, Any]] = [
         {
             "jsonrpc": "2.0",
             "id": 0,

@@ -36,7 +36,8 @@ HOSTILE_SECONDS_MAX = 0.5
 
 def lite_words(text: str) -> list[str]:
     """The tokens that Milvus Lite indexes, by its own analyzer."""
-    return create_analyzer(ANALYZER).tokenize(text)
+    words: list[str] = create_analyzer(ANALYZER).tokenize(text)
+    return words
 
 
 def server_words(text: str) -> list[str]:

@@ -72,8 +72,8 @@ class Handler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     @property
-    def loopback(self) -> Loopback:
-        return self.server.loopback
+    def loopback(self) -> Any:
+        return self.server.loopback  # type: ignore[attr-defined]
 
     def log_message(self, *_: Any) -> None:
         pass

@@ -110,7 +110,13 @@ def test_one_record_is_a_corpus(tmp_path: Path) -> None:
 def test_a_title_alone_is_a_paper(tmp_path: Path) -> None:
     corpus = load(tmp_path, lines({"id": "a", "title": "Only a title"}), 1)
 
-    expected = {"abstract": "", "authors": [], "keywords": [], "area": "Unspecified", "paper_type": "Unspecified"}
+    expected: dict[str, Any] = {
+        "abstract": "",
+        "authors": [],
+        "keywords": [],
+        "area": "Unspecified",
+        "paper_type": "Unspecified",
+    }
     expected |= {
         "spotlight": False,
         "oral": False,
@@ -213,7 +219,13 @@ def test_any_valid_records_come_back_unchanged(
 
     stored = rows(corpus)
     for row, given_record in zip(stored, records, strict=True):
-        expected = {"abstract": "", "authors": [], "keywords": [], "spotlight": False, "oral": False} | given_record
+        expected: dict[str, Any] = {
+            "abstract": "",
+            "authors": [],
+            "keywords": [],
+            "spotlight": False,
+            "oral": False,
+        } | given_record
         for key in ("title", "abstract", "authors", "keywords", "spotlight", "oral"):
             assert row[key] == expected[key]
         assert row["paper_id"] == given_record["id"]

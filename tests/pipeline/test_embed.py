@@ -16,9 +16,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from manifests.errors import ProviderBusy, ProviderRefused, QuotaExhausted, TextRefused
+from manifests.errors import InputRefused, ProviderBusy, ProviderRefused, QuotaExhausted, TextRefused
 from manifests.texts import embed_text
-from pipeline import embed as stage
 from pipeline.embed import EmbedResult, Policy, embed
 from pipeline.embedding_store import KEY, EmbeddingStore
 from pipeline.errors import EmbedStopped, MachineRefused
@@ -175,7 +174,7 @@ def test_unusable_vectors_are_asked_for_again_and_never_stored(
 ):
     embedder = Scripted()
     right, wrong = embedder.embed_documents, [answer]
-    embedder.embed_documents = lambda texts: wrong.pop() if wrong else right(texts)
+    monkeypatch.setattr(embedder, "embed_documents", lambda texts: wrong.pop() if wrong else right(texts))
 
     embed(corpus, store, embedder, QUICK)
 
@@ -229,7 +228,7 @@ def test_ctrl_c_does_not_wait_for_a_retry_that_is_far_away(tmp_path: Path, store
 def test_a_disk_without_room_is_found_before_anything_is_bought(
     corpus: Path, store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(stage.shutil, "disk_usage", lambda _folder: shutil._ntuple_diskusage(1, 1, 1_000))
+    monkeypatch.setattr("shutil.disk_usage", lambda _folder: shutil._ntuple_diskusage(1, 1, 1_000))
     embedder = Scripted()
 
     with pytest.raises(MachineRefused, match=r"35 vectors need 1,120 bytes .* 1,000 are free"):
@@ -264,7 +263,7 @@ def test_a_corpus_of_another_text_version_is_refused_before_it_poisons_the_store
     frame = pl.read_parquet(corpus)
     frame.with_columns(title=pl.lit("Other ") + pl.col("title")).write_parquet(corpus)
 
-    with pytest.raises(Exception, match="another version: run `python -m pipeline load` again") as refusal:
+    with pytest.raises(InputRefused, match="another version: run `python -m pipeline load` again") as refusal:
         embed(corpus, store, Scripted(), QUICK)
 
     assert refusal.value.exit_code == 3

@@ -14,7 +14,8 @@ import polars as pl
 import pytest
 
 from bench.emulated_answer import vector
-from bench.emulator import UNSEEMLY, Emulator, Fault, Quota, emulator, refusal
+from bench.emulated_quota import Quota
+from bench.emulator import UNSEEMLY, Emulator, Fault, emulator, refusal
 from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, ledger_account
 from manifests.ledger import Ledger, Limits
 from manifests.texts import embed_text

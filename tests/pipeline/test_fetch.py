@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def loopback() -> Iterator[Loopback]:
         yield server
 
 
-def fetch_openreview(loopback: Loopback, folder: Path, *options: str) -> object:
+def fetch_openreview(loopback: Loopback, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     places = ("--snapshots", str(folder / "snapshots"), "--work", str(folder / "work"))
     command = ("fetch", "openreview", VENUE, "--name", "icml2026", *places, "--requests-per-minute", "100000", *options)
     return run_pipeline(*command, **loopback.environment(login=True))

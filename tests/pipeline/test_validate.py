@@ -123,7 +123,9 @@ def test_vectors_that_another_processor_rounded_are_the_same(
     sample_build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     noise = np.random.default_rng(7)
-    store = altered(sample_build, tmp_path, lambda vectors: vectors + noise.normal(0, 0.01, vectors.shape))
+    store = altered(
+        sample_build, tmp_path, lambda vectors: vectors + noise.normal(0, 0.01, vectors.shape).astype(np.float32)
+    )
     places = ("--manifest", sample_build.manifest, "--work", sample_build.work, "--store", store)
 
     assert told(capsys, "validate", *places)["ok"]

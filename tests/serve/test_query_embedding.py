@@ -8,12 +8,13 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
-from bench.emulator import UNSEEMLY, Drip, Emulator, Fault, Quota, emulator, refusal
+from bench.emulated_quota import Quota
+from bench.emulator import UNSEEMLY, Drip, Emulator, Fault, emulator, refusal
 from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, ledger_account
 from manifests.ledger import Ledger, Limits
 from serve.breaker import PAUSE_FIRST_S, PAUSE_MAX_S, Breaker
@@ -71,8 +72,8 @@ def hasty(service: Emulator, state: State, tmp_path: Path) -> Iterator[QueryEmbe
     embedder.close()
 
 
-def ask(queries: QueryEmbedder, *texts: str) -> list[object]:
-    async def all_at_once() -> list[object]:
+def ask(queries: QueryEmbedder, *texts: str) -> list[Any]:
+    async def all_at_once() -> list[Any]:
         return await asyncio.gather(*(queries.embed(text) for text in texts))
 
     return asyncio.run(all_at_once())
@@ -265,7 +266,7 @@ def test_a_recovered_provider_is_found_again_by_itself(service, state, tmp_path)
     service.always(None)
     assert ask_one(queries, "two")[0] == "circuit_open"
 
-    answers = []
+    answers: list[Any] = []
     while not any(isinstance(answer, np.ndarray) for answer in answers) and len(answers) < 10:
         clock.now += PAUSE_MAX_S  # one is enough on a machine that is not overloaded
         answers.append(ask_one(queries, "two")[0])

@@ -176,7 +176,8 @@ async def test_a_full_queue_is_overloaded_at_once_and_the_others_are_answered(ma
 
     def slow(depth: int) -> list[Hit]:
         release.wait(10)
-        return works(depth)
+        hits: list[Hit] = works(depth)
+        return hits
 
     bench.index.answer = slow
     texts: list[str] = []
