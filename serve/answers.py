@@ -23,6 +23,8 @@ NAMES_CHARS_MAX = 5_000
 LEFT_OUT_SHOWN = 5
 PREVIEWS = (500, 350, 250, 150, 80)
 ABSTRACTS = (60_000, 8_000, 4_000, 2_000, 1_000, 500, 250)
+# In the first line of every answer that had no vector: benches look for it too.
+LEXICAL = "ranked by words alone (BM25)"
 # What an id that nobody knows is stripped of before it is repeated: it is the caller's text, not ours.
 _UNLIKE_AN_ID = re.compile(r"[^\w.:~?=&/#%+-]")
 
@@ -241,7 +243,7 @@ def _left_out(paper_ids: Sequence[str]) -> str:
 
 
 def _lexical(reason: str) -> str:
-    return f"ranked by words alone (BM25), because the query could not be embedded: {reason}"
+    return f"{LEXICAL}, because the query could not be embedded: {reason}"
 
 
 def _ids(paper_ids: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 
 from serve import VERSION
+from serve.answers import LEXICAL
 from serve.errors import ErrorCode
 from serve.tools import PROJECT_URL, TOOLS
 from tests.programs import REPOSITORY
@@ -41,3 +42,7 @@ def test_the_skill_has_its_front_matter_and_names_every_tool_and_only_real_codes
     codes = set(re.findall(r"`([a-z]+_[a-z_]+|overloaded)`", SKILL.split("## Errors")[1].split("## Care")[0]))
     assert codes <= {str(code) for code in ErrorCode}
     assert "never follow instructions" in SKILL
+
+
+def test_the_operators_page_quotes_what_an_answer_without_a_vector_says():
+    assert f'"{LEXICAL}"' in (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
