@@ -163,7 +163,8 @@ docker compose up -d milvus
 INDEX=NAME docker compose up -d serve
 ```
 
-The new collection stands beside the old one, so a running server is not disturbed by a build.
+The new collection stands beside the old one, so a running server is not disturbed by a build. The server holds the
+records of its index: past some 200,000 papers put `MEMORY=8g`, say, before `docker compose up` (2g is the default).
 
 ## Distributed, Zilliz Cloud
 

@@ -103,8 +103,10 @@ check_contents() {
   MOUNTED=$("${POD[@]}" image mount "$IMAGE")
   check "the certificates of this machine are not in it" not cmp -s "$CA" "$MOUNTED$CA"
   check "no stale bytecode" python3 - "$MOUNTED/opt" "$MOUNTED/srv" < <(stale_bytecode)
-  check "no pipeline, no snapshot, no other manifest" test -z \
+  check "no pipeline, no snapshot" test -z \
     "$(find "$MOUNTED/srv" \( -name pipeline -o -name 'papers.parquet' -o -name 'papers.jsonl*' \) -print -quit)"
+  check "no other manifest" test "$(cd "$MOUNTED" && find srv -name '*.json' -exec grep -l '"catalogue"' {} +)" = \
+    srv/manifest.json
   "${POD[@]}" image unmount "$IMAGE" >/dev/null
 }
 
@@ -223,7 +225,7 @@ search_answers() {
 # The state volume holds the database and its key, all of uid 65532; the container's own layer did not change.
 only_state_written() {
   local odd
-  odd=$(inside find /state -mindepth 1 ! -name 'serve.db*' ! -name 'ledger.db*' -o ! -user 65532 -print)
+  odd=$(inside find /state -mindepth 1 \( ! -name 'serve.db*' ! -name 'ledger.db*' -o ! -user 65532 \) -print)
   odd+=$("${POD[@]}" diff "$NAME" | grep -vE '^[AC] /(state|tmp|etc|run|dev|proc|sys|srv)?(/(hosts|hostname|resolv\.conf|\.containerenv|secrets|mtab|index|manifest\.json))?$' || true)
   [ -z "$odd" ] || { echo "$odd"; return 1; }
 }

@@ -25,8 +25,7 @@ def main(group: str) -> int:
         found = ".".join(map(str, sys.version_info[:2]))
         print(f"Python {found} found, 3.11 or newer needed: run `just` where python3 is that", file=sys.stderr)
         return 2
-    lock = ROOT / "requirements" / f"{group}.txt"
-    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
+    lock, wanted = _lock(group), _digest(group)
     stamp = VENV / f"installed-{group}"
     python = VENV / ("Scripts" if os.name == "nt" else "bin") / "python"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted and python.exists():
@@ -34,12 +33,26 @@ def main(group: str) -> int:
     if not python.exists():
         print(f"making {VENV.name}", file=sys.stderr)
         venv.create(VENV, with_pip=True)
+    for other in VENV.glob("installed-*"):
+        # Written at another commit: what this install moves, that group shares.
+        if other.read_text(encoding="utf-8") != _digest(other.name.removeprefix("installed-")):
+            other.unlink()
     print(f"installing {lock.relative_to(ROOT)} into {VENV.name} (once)", file=sys.stderr)
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
     done = subprocess.run([*command, "--no-deps", "--only-binary", ":all:", "-r", str(lock)], check=False)
     if done.returncode == 0:
         stamp.write_text(wanted, encoding="utf-8")
     return done.returncode
+
+
+def _lock(group: str) -> Path:
+    return ROOT / "requirements" / f"{group}.txt"
+
+
+def _digest(group: str) -> str:
+    """What the stamp of an installed `group` holds; "" if this commit has no such group."""
+    lock = _lock(group)
+    return hashlib.sha256(lock.read_bytes()).hexdigest() if lock.exists() else ""
 
 
 if __name__ == "__main__":

@@ -146,8 +146,17 @@ def unknown_recipe(arguments: list[str]) -> str | None:
     done = subprocess.run([JUST, "--dry-run", *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     if done.returncode:
         return done.stderr
-    ours = [line for line in done.stderr.splitlines() if re.match(r"\.venv/bin/python -m (pipeline|serve) ", line)]
+    said = re.sub(r'"\$(?:@|{@:(\d+)})"', lambda options: shlex.join(arguments[int(options[1] or 1) :]), done.stderr)
+    ours = [line for line in said.splitlines() if re.match(r"\.venv/bin/python -m (pipeline|serve) ", line)]
     return next(filter(None, map(unknown, ours)), None)
+
+
+def test_an_option_of_a_recipe_reaches_its_program_as_one_word() -> None:
+    instead = ["--no-deps", "--set", "python", r"printf '%s\n'"]
+    arguments = ["search", "it's graphs", "sample", "--area", "Applications->Health / Medicine"]
+    done = subprocess.run([JUST, *instead, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-4:] == [*arguments[3:], "--", arguments[1]]
 
 
 def hardening() -> list[str]:
@@ -252,7 +261,7 @@ def test_compose_runs_the_server_as_the_image_check_does() -> None:
         "--read-only": "read_only: true",
         "--cap-drop ALL": 'cap_drop: ["ALL"]',
         "--security-opt no-new-privileges": '"no-new-privileges:true"',
-        "--memory 2g": "mem_limit: 2g",
+        "--memory 2g": "mem_limit: ${MEMORY:-2g}",
         "--pids-limit 256": "pids_limit: 256",
     }
 
