@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from manifests import VERSION
 from manifests.contract import read_manifest
@@ -46,9 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ContractError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader of a pipe had enough, such as `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:  # nobody reads the progress any more, and a build must not seem to have ended well
+        _close_to_readers(sys.stderr)
+        return MachineRefused.exit_code
     except OSError as error:
         refused = _machine_refusal(error)
         if refused is None:
@@ -139,11 +139,10 @@ def _validate(args: argparse.Namespace, environment: Environment) -> int:
         found = f"what is at hand is as it pins; {left_out};" if left_out else "everything it pins is in place,"
         return _say(args, facts, f"{places.manifest}: {found} digest {verdict.digest}")
     lines = "".join(f"\n  - {difference}" for difference in verdict.differences)
-    _say(args, facts)
     print(f"error: {places.manifest}: {len(verdict.differences)} difference(s):{lines}", file=sys.stderr)
     if left_out:
         print(left_out, file=sys.stderr)
-    return VALIDATION_FAILED
+    return _say(args, facts, exit_code=VALIDATION_FAILED)
 
 
 def _plan(args: argparse.Namespace, environment: Environment) -> int:
@@ -218,8 +217,8 @@ def _store(args: argparse.Namespace, environment: Environment) -> int:
             sound = "every part that is here is sound" if incomplete else "every part is sound"
             lines = [f"{path}: {reason}" for path, reason in (damaged | incomplete).items()]
             facts = {"ok": verified.ok, "damaged": damaged, "incomplete": incomplete}
-            _say(args, facts, "\n".join(lines if damaged else [sound, *lines]))
-            return 0 if verified.ok else VALIDATION_FAILED
+            exit_code = 0 if verified.ok else VALIDATION_FAILED
+            return _say(args, facts, "\n".join(lines if damaged else [sound, *lines]), exit_code=exit_code)
         if args.action == "stats":
             found: Sequence[SpecStats | Pruned] = stats(folder)
         else:
@@ -258,12 +257,27 @@ def _policy(args: argparse.Namespace) -> Policy:
     return Policy(budget_tokens=args.budget_tokens)
 
 
-def _say(args: argparse.Namespace, facts: Mapping[str, Any], words: str = "") -> int:
-    """The result: one JSON object on standard output with --json, else words there; 0."""
+def _say(args: argparse.Namespace, facts: Mapping[str, Any], words: str = "", *, exit_code: int = 0) -> int:
+    """The result: one JSON object on standard output with --json, else words there; returns `exit_code`.
+
+    Raises:
+        MachineRefused: standard output takes nothing more, such as a file on a full disk.
+    """
     text = json.dumps(facts, ensure_ascii=False) if args.json else words
-    if text:
-        print(text)
-    return 0
+    try:
+        if text:
+            print(text, flush=True)
+    except BrokenPipeError:  # the reader of a pipe had enough, such as `| head`
+        _close_to_readers(sys.stdout)
+    except OSError as error:
+        _close_to_readers(sys.stdout)
+        raise MachineRefused(f"the result cannot be written to standard output: {error.strerror}") from error
+    return exit_code
+
+
+def _close_to_readers(stream: TextIO) -> None:
+    """Lead `stream` nowhere: what it could not write must not be tried again when the program ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _lines(facts: Mapping[str, Any]) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 from pipeline.__main__ import main
 from pipeline.snapshot import Provenance, write_snapshot
-from tests.programs import Build
+from tests.programs import REPOSITORY, Build
 
 SAMPLE = str(Path(__file__).resolve().parents[2] / "snapshots" / "sample")
 
@@ -134,6 +137,61 @@ def test_a_damaged_collection_stays_where_it_is_while_vectors_are_missing(
 
     assert "have no vector" in capsys.readouterr().err
     assert collection.is_dir()
+
+
+VALIDATE_ABSENT = ["validate", "--manifest", "absent.json"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["store", "stats", "--store", "."], 0),
+        (VALIDATE_ABSENT, 6),
+        ([*VALIDATE_ABSENT, "--json"], 6),
+    ],
+    ids=["done", "refused in words", "refused in JSON"],
+)
+def test_a_reader_that_had_enough_changes_no_exit_code(arguments: list[str], code: int, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as nobody:
+        done = run_to(nobody, arguments, tmp_path)
+
+    assert done.returncode == code, done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_result_that_cannot_be_written_is_told_and_no_success(tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = run_to(full, ["store", "stats", "--store", "."], tmp_path)
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: the result cannot be written to standard output: No space")
+
+
+def test_a_build_whose_progress_nobody_reads_is_no_success(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "pipeline", "load", SAMPLE, "--work", str(tmp_path / "work")]
+    with os.fdopen(writing, "wb") as nobody:
+        done = subprocess.run(command, cwd=REPOSITORY, stderr=nobody, stdout=nobody, check=False, timeout=60)
+
+    assert done.returncode == 1
+
+
+def run_to(stdout: BinaryIO, arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """`python -m pipeline ARGUMENTS` in `folder`, its result going to `stdout`."""
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": ""},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def test_status_counts_distinct_texts_and_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
