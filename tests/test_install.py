@@ -12,7 +12,7 @@ from tests.programs import REPOSITORY
 
 def install(root: Path, group: str) -> str:
     """What installing `group` says; the locks here hold comments alone, so pip has nothing to fetch."""
-    command = [sys.executable, root / "scripts" / "install.py", group]
+    command = [sys.executable, str(root / "scripts" / "install.py"), group]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stderr
 
 

@@ -23,7 +23,7 @@ NORMALISER = "manifests/texts.py"
 def checkout(tmp_path: Path, sample_build: Build) -> Path:
     """A copy of this repository as CI checks it out, with the manifest that its code gives."""
     copy = tmp_path / "checkout"
-    copied = ("manifests", "pipeline", "serve", "scripts", "snapshots/sample")
+    copied = ("manifests", "pipeline", "serve", "scripts", "snapshots/sample", "requirements")
     for folder in copied:
         shutil.copytree(REPOSITORY / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(REPOSITORY / "pyproject.toml", copy)
@@ -103,6 +103,18 @@ def test_an_edit_without_a_rebuild_is_refused_with_what_to_run(
 
     assert done.returncode == 1
     assert says in done.stderr
+
+
+def test_a_dependency_that_was_not_locked_is_refused(checkout: Path) -> None:
+    replace_once(checkout / "pyproject.toml", '"rich>=[0-9]+,<[0-9]+"', '"rich>=99,<100"')
+
+    done = subprocess.run(
+        [sys.executable, "scripts/guard.py"], cwd=checkout, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert "requirements/pipeline.txt: pins 1" in done.stderr
+    assert "just lock" in done.stderr
 
 
 FACTS = {
