@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.snapshot import GZIP, PapersFile, Provenance, Snapshot, write_snapshot
+from pipeline.snapshot import GZIP, PapersFile, Provenance, Snapshot
+from pipeline.snapshot_write import write_snapshot
 
 SEED = 2026
 WORDS = """

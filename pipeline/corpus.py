@@ -21,15 +21,16 @@ import polars as pl
 from polars.io.plugins import register_io_source
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from manifests.collection import FIELDS, KEY, paper_digest
+from manifests.collection import FIELD, KEY, SEARCH_TEXT, paper_digest
 from manifests.contract import Catalogue, CorpusFacts, Counts, SnapshotFacts, TextVersions, canonical_json
+from manifests.embedding.local import cores_available
 from manifests.errors import InputRefused
 from manifests.files import file_sha256, sync_folder, write_atomically
 from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION
 from pipeline.blocks import SCHEMA, Tabulated, tabulate_blocks
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report, silent
-from pipeline.records import TEXT_SHA256
+from pipeline.records import TEXT_SHA256, rules
 from pipeline.snapshot import Block, Snapshot
 from pipeline.tally import Tally
 
@@ -45,7 +46,7 @@ WORKERS_MAX = 8
 
 
 class _CorpusFile(BaseModel):
-    """The content of corpus.json; `source` is the snapshot's folder, `table_sha256` of the record table in force."""
+    """The content of corpus.json; `source` is the snapshot's folder, `table_sha256` of the rules it was read by."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -201,7 +202,7 @@ def _reusable(snapshot: Snapshot, work: Path, *, quarantine: bool) -> Corpus | N
 def _workers(snapshot: Snapshot) -> int:
     if snapshot.card.papers < PARALLEL_PAPERS_MIN:
         return 1
-    return min(WORKERS_MAX, os.cpu_count() or 1)
+    return min(WORKERS_MAX, cores_available())
 
 
 def _frames(
@@ -254,4 +255,4 @@ def _texts() -> TextVersions:
 
 
 def _table_sha256() -> str:
-    return hashlib.sha256(canonical_json([[list(field) for field in FIELDS], SCHEMA.names()])).hexdigest()
+    return hashlib.sha256(canonical_json([rules(), FIELD[SEARCH_TEXT], SCHEMA.names()])).hexdigest()

@@ -34,7 +34,8 @@ from pipeline.judged import Judged, read_judged
 from pipeline.known_items import KnownItem
 from pipeline.progress import Report
 from pipeline.publish import draft
-from pipeline.snapshot import Provenance, write_snapshot
+from pipeline.snapshot import Provenance
+from pipeline.snapshot_write import write_snapshot
 from pipeline.work import LINK, Target, held, switch_link
 
 LEGS = ("bm25", "dense", "hybrid")

@@ -27,6 +27,10 @@ UNKNOWN_KEYS_MAX = 100
 UNKNOWN_KEY_CHARS_MAX = 100
 OTHER_UNKNOWN_KEYS = "(other keys)"
 
+# Raise it whenever a reader takes, refuses or stores another value than before, `visible` included: a corpus that was
+# read by other rules is then read again.
+RULES_VERSION = 1
+
 Paper = dict[str, Any]
 
 
@@ -83,6 +87,11 @@ def faults_of(record: dict[str, Any]) -> str | None:
         return f"no JSON in UTF-8: {error}"
     read = read_record(line, Counter())
     return "; ".join(map(str, read.faults)) if isinstance(read, BadRecord) else None
+
+
+def rules() -> list[Any]:
+    """Everything that decides which records become papers, and how, as JSON; equal rules give equal papers."""
+    return [RULES_VERSION, [[key, *field, read.__name__, absent] for key, field, read, absent in _TABLE]]
 
 
 def count_key(unknown: Counter[str], key: str, times: int) -> None:
@@ -227,7 +236,8 @@ _TABLE: tuple[tuple[str, Field, Callable[[Any, Field], Any], Any], ...] = (
     ("forum_url", FIELD["forum_url"], _url, ""),
     ("pdf_url", FIELD["pdf_url"], _url, ""),
 )
-_KNOWN = frozenset(key for key, *_ in _TABLE)
+RECORD_KEYS = tuple(key for key, *_ in _TABLE)
+_KNOWN = frozenset(RECORD_KEYS)
 
 
 def _count_unknown(record: dict[str, Any], unknown: Counter[str]) -> None:

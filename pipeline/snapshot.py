@@ -1,7 +1,7 @@
 """A snapshot: the immutable source copy every index starts from.
 
 Reads    NAME/snapshot.json, then the sha256 of the papers file, then its lines
-Writes   (`write_snapshot`) NAME/ whole or not at all, the same bytes for the same records
+Writes   nothing; snapshot_write.py does
 Holds    the papers file is byte for byte the one that snapshot.json pins before its first line is read
 """
 
@@ -10,12 +10,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
-import re
-import shutil
-import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,33 +20,17 @@ from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, cast
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from manifests.errors import InputRefused
-from manifests.files import file_sha256, sync_folder
+from manifests.files import file_sha256
 
 CARD = "snapshot.json"
 PapersFile = Literal["papers.jsonl", "papers.jsonl.gz"]
 PLAIN: PapersFile = "papers.jsonl"
 GZIP: PapersFile = "papers.jsonl.gz"
 
-# The keys of a record, in the order of DESIGN.md's table.
-RECORD_KEYS = (
-    "id",
-    "title",
-    "abstract",
-    "authors",
-    "keywords",
-    "primary_area",
-    "paper_type",
-    "spotlight",
-    "oral",
-    "forum_url",
-    "pdf_url",
-)
-
 BLOCK_BYTES = 4 << 20
 # The longest line a record within every field limit could need is about 1 MB; beyond this the file is not ours.
 LINE_BYTES_MAX = 16 << 20
 BOM = b"\xef\xbb\xbf"
-GZIP_LEVEL = 9
 
 # Also the stem of manifests/NAME.json and builds/NAME on every file system.
 NAME_GRAMMAR = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9_-])?"
@@ -167,66 +147,6 @@ def open_snapshot(folder: Path) -> Snapshot:
     return snapshot
 
 
-def free_folder(snapshots: Path, name: str) -> Path:
-    """Where a new snapshot of this name will stand; asked before the work, not after it.
-
-    Raises:
-        InputRefused: the name does not fit the grammar, or there is such a snapshot.
-    """
-    if not re.fullmatch(NAME_GRAMMAR, name):
-        raise InputRefused(f"{name!r} is no snapshot name; expected letters, digits, `.`, `_` and `-`, at most 64")
-    folder = snapshots / name
-    if folder.exists():
-        raise InputRefused(f"{folder} exists and a snapshot is never changed: choose another name or remove it first")
-    return folder
-
-
-def provenance_of(**facts: str) -> Provenance:
-    """The provenance of these facts.
-
-    Raises:
-        InputRefused: a fact that snapshot.json may not hold; names each.
-    """
-    try:
-        return Provenance(**facts)
-    except ValidationError as error:
-        faults = "; ".join(f"{fault['loc'][0]} {fault['input']!r:.80}: {fault['msg']}" for fault in error.errors())
-        raise InputRefused(f"snapshot.json may not hold this: {faults}") from error
-
-
-def write_snapshot(
-    folder: Path,
-    provenance: Provenance,
-    records: Iterable[Mapping[str, Any]],
-    *,
-    file: PapersFile = GZIP,
-) -> Snapshot:
-    """Write a new snapshot at `folder`: everything in a temporary folder beside it, fsync, one rename.
-
-    Known keys are written in the order of the record table, others after them by name; records keep their order, so
-    the same records give the same bytes. `load` judges the records; here they only have to be JSON.
-
-    Raises:
-        InputRefused: `folder` exists (a snapshot is never changed), no record at all, or a record that is not JSON.
-        OSError: the disk is full or the folder cannot be written; nothing is left behind.
-    """
-    if folder.exists():
-        raise InputRefused(f"{folder} exists and a snapshot is never changed: choose another name or remove it first")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
-    try:
-        papers = _write_records(building / file, records)
-        card = Card(**provenance.model_dump(), papers=papers, files={file: file_sha256(building / file)})
-        _write_synced(building / CARD, json.dumps(card.model_dump(), ensure_ascii=False, indent=2).encode() + b"\n")
-        building.chmod(0o755)
-        building.rename(folder)
-    except BaseException:  # also Ctrl-C must leave nothing behind; raised again
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-    sync_folder(folder.parent)
-    return Snapshot(folder, card)
-
-
 def _read_card(path: Path) -> Card:
     try:
         content = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_unique)
@@ -298,37 +218,3 @@ def _texts(file: BinaryIO, path: Path, bytes_max: int) -> Iterator[bytes]:
             f"{path} is not a whole gzip file ({error}) although it is the pinned one: it was cut or damaged before "
             f"{CARD} was written; fetch the snapshot again"
         ) from error
-
-
-def _write_records(path: Path, records: Iterable[Mapping[str, Any]]) -> int:
-    count = 0
-    with path.open("wb") as raw:
-        # No name and no time in the gzip header: the same records give the same bytes.
-        target = gzip.GzipFile("", "wb", GZIP_LEVEL, raw, mtime=0) if path.suffix == ".gz" else raw
-        for count, record in enumerate(records, 1):
-            target.write(_line(record, count))
-        if target is not raw:
-            target.close()
-        raw.flush()
-        os.fsync(raw.fileno())
-    if not count:
-        raise InputRefused("no record to write; a snapshot holds at least one paper")
-    return count
-
-
-def _line(record: Mapping[str, Any], number: int) -> bytes:
-    known = [key for key in RECORD_KEYS if key in record]
-    ordered = {key: record[key] for key in (*known, *sorted(record.keys() - set(known)))}
-    try:
-        return json.dumps(ordered, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputRefused(
-            f"record {number}, id {record.get('id')!r:.80} cannot be written as JSON: {error}"
-        ) from error
-
-
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

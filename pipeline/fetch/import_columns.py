@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 from manifests.errors import InputRefused
 from pipeline.fetch.import_parts import TEXT_LIMIT_SHOWN, Parting, parting_of
 from pipeline.fetch.import_rows import BadCell, Number, Row
-from pipeline.snapshot import RECORD_KEYS
+from pipeline.records import RECORD_KEYS
 
 # What a list may say beside the keys of a record: what became of it, the track, the kind and page of an icml.cc event.
 BESIDE = ("decision", "status", "track", "event", "event_url")

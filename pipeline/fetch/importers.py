@@ -25,7 +25,8 @@ from pipeline.fetch.import_record import POSTER, event_of, is_talk, kind_of, rec
 from pipeline.fetch.import_rows import BadCell, BadRow, Format, Row, read_rows
 from pipeline.fetch.same_paper import Papers, same_titles
 from pipeline.progress import Report, silent
-from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot
+from pipeline.snapshot import Provenance, Snapshot
+from pipeline.snapshot_write import free_folder, provenance_of, write_snapshot
 
 FAULTS_NAMED_MAX = 20
 

@@ -26,7 +26,8 @@ from pipeline.fetch.openreview_listing import Listed, list_all, listings, work_k
 from pipeline.fetch.openreview_notes import SITE, BadNote, Tally, excluded, record
 from pipeline.fetch.same_paper import same_titles
 from pipeline.progress import Report, silent
-from pipeline.snapshot import Provenance, Snapshot, free_folder, provenance_of, write_snapshot
+from pipeline.snapshot import Provenance, Snapshot
+from pipeline.snapshot_write import free_folder, provenance_of, write_snapshot
 from pipeline.work import held
 
 RECORDS_NAMED_MAX = 20

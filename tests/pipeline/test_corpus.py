@@ -23,6 +23,7 @@ from manifests.collection import FIELD, content_sha256, ids_sha256, paper_digest
 from manifests.errors import InputRefused
 from manifests.texts import embed_text, text_sha256
 from pipeline import corpus as module
+from pipeline import records as records_module
 from pipeline.blocks import SCHEMA, tabulate_blocks
 from pipeline.corpus import FACTS, PAPERS, REJECTED, Corpus, read_corpus, tabulate
 from pipeline.errors import BadRecords, MachineRefused
@@ -503,9 +504,25 @@ def test_another_text_version_is_tabulated_again(tmp_path: Path, monkeypatch: py
     assert not load(tmp_path, lines(record("a")), 1).reused
 
 
-def test_another_record_table_is_tabulated_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+*REST, PDF_URL = records_module._TABLE
+
+
+@pytest.mark.parametrize(
+    ("where", "changed"),
+    [
+        ("RULES_VERSION", records_module.RULES_VERSION + 1),
+        ("_TABLE", (*REST, ("pdf", *PDF_URL[1:]))),
+        ("_TABLE", (*REST, ("pdf_url", FIELD["pdf_url"]._replace(bytes_max=100), *PDF_URL[2:]))),
+        ("_TABLE", (*REST, (*PDF_URL[:2], records_module._area, ""))),
+        ("_TABLE", (*REST, (*PDF_URL[:3], "none"))),
+    ],
+    ids=["version", "key", "limit", "reader", "default"],
+)
+def test_a_corpus_read_by_other_rules_is_tabulated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, changed: Any
+) -> None:
     load(tmp_path, lines(record("a")), 1)
-    monkeypatch.setattr(module, "FIELDS", (FIELD["title"]._replace(bytes_max=5),))
+    monkeypatch.setattr(records_module, where, changed)
 
     assert not load(tmp_path, lines(record("a")), 1).reused
 
@@ -629,6 +646,25 @@ def test_worker_processes_give_the_same_rows_in_the_same_order(tmp_path: Path, m
     rejected = [(tmp_path / name / REJECTED).read_bytes() for name in ("alone", "together")]
     assert rejected[0] == rejected[1] != b""
     assert multiprocessing.active_children() == []
+
+
+def test_there_are_no_more_worker_processes_than_cores_that_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def alone(blocks: Any, workers: int, scratch: Path) -> Any:
+        asked.append(workers)
+        return tabulate_blocks(blocks, 1, scratch)
+
+    monkeypatch.setattr(module, "PARALLEL_PAPERS_MIN", 1)
+    monkeypatch.setattr(module, "tabulate_blocks", alone)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+
+    load(tmp_path, lines(record("a")), 1)
+
+    assert asked[0] <= 2
 
 
 def test_only_a_few_blocks_are_read_ahead(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.snapshot import Provenance, write_snapshot
+from pipeline.snapshot import Provenance
+from pipeline.snapshot_write import write_snapshot
 from tests.programs import REPOSITORY, Build
 
 SAMPLE = str(Path(__file__).resolve().parents[2] / "snapshots" / "sample")

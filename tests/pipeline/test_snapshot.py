@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from manifests.errors import InputRefused
 from pipeline import snapshot as module
-from pipeline.snapshot import CARD, GZIP, PLAIN, Provenance, open_snapshot, write_snapshot
+from pipeline.snapshot import CARD, GZIP, PLAIN, Provenance, open_snapshot
+from pipeline.snapshot_write import write_snapshot
 from tests.pipeline.snapshots import CARD_FACTS, lines, record, snapshot_of, write_files
 
 PROVENANCE = Provenance(**CARD_FACTS)
