@@ -22,6 +22,7 @@ from typing import Any, Self
 import psutil
 
 from bench.corpora import Laid
+from serve.answers import LEXICAL
 
 READY_WITHIN_S = 600.0
 STOP_WITHIN_S = 60.0
@@ -117,7 +118,7 @@ class Client:
         self._used = time.monotonic()
 
     def search(self, query: str) -> str:
-        """The text of the answer; RuntimeError when it is an error."""
+        """The text of the answer; RuntimeError when it is an error, or a ranking by words alone."""
         call = {
             "jsonrpc": "2.0",
             "id": next(self._numbers),
@@ -132,7 +133,7 @@ class Client:
         if "error" in answer or answer["result"].get("isError"):
             raise RuntimeError(json.dumps(answer)[:500])
         text: str = answer["result"]["content"][0]["text"]
-        if "lexical only" in text.splitlines()[0]:
+        if LEXICAL in text.splitlines()[0]:
             raise RuntimeError(text.splitlines()[0])
         return text
 

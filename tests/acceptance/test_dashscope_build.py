@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import requests
 
 from bench.emulated_quota import Quota
 from bench.emulator import UNSEEMLY, Emulator, Fault, emulator, refusal
+from bench.running import Client
 from manifests.contract import read_manifest
 from tests.pipeline.snapshots import lines, record, write_files
 from tests.programs import REPOSITORY, SAMPLE, Build, run_build, run_pipeline
@@ -322,6 +323,19 @@ def test_a_server_refuses_an_index_of_another_model_of_the_same_dimension(tmp_pa
         assert program.returncode == 6, told
         assert "text-embedding-v" in told or "papers_" in told
         assert service.entries == []
+
+
+def test_a_benchmark_takes_no_ranking_by_words_alone_for_a_search(tmp_path, dashscope_build):
+    with (
+        emulator(api_key=KEY) as service,
+        serving(service, dashscope_build, tmp_path, *ROOMY) as address,
+        closing(Client(int(address.rpartition(":")[2]))) as client,
+    ):
+        client.search("graph learning before")
+        service.always(refusal(400, "Arrearage"))
+
+        with pytest.raises(RuntimeError, match="words alone"):
+            client.search("graph learning after")
 
 
 @pytest.mark.slow
