@@ -25,9 +25,11 @@ from pipeline.embedding_store import EmbeddingStore
 from pipeline.index import index
 from pipeline.progress import silent
 from pipeline.publish import draft
-from pipeline.snapshot import Snapshot
+from pipeline.snapshot import Snapshot, open_snapshot
 from pipeline.work import LINK, Target, switch_link
 
+# Real papers, where somebody has put them beside the checkout; they are no part of the repository.
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 LISTS = ("iclr2026.jsonl.gz", "icml2026_workshops.jsonl.gz")
 PARQUET = "papers.parquet"
 
@@ -39,6 +41,7 @@ class Laid:
     folder: Path
     work: Path
     manifest: Path
+    title: str
     papers: int
     vectors: str
 
@@ -63,7 +66,14 @@ def lay_out(folder: Path, snapshot: Snapshot, store: Path | None, terms: Sequenc
     (folder / "queries.json").write_text(json.dumps(terms), encoding="utf-8")
     np.save(folder / "query_vectors.npy", query_vectors)
     shutil.copytree(work / f"{manifest.collection.name}.db", folder / "bare.db")
-    return Laid(folder, work, manifest_path, len(papers), f"{'local model' if store else 'random unit'} vectors")
+    vectors = f"{'local model' if store else 'random unit'} vectors"
+    return Laid(folder, work, manifest_path, snapshot.card.title, len(papers), vectors)
+
+
+def real_snapshot(name: str) -> Snapshot | None:
+    """A real snapshot from beside the checkout; None where there is none."""
+    folder = SHARED / "snapshots" / name
+    return open_snapshot(folder) if folder.is_dir() else None
 
 
 def drawn_vectors(text_sha256s: Sequence[str]) -> Vectors:
@@ -73,16 +83,16 @@ def drawn_vectors(text_sha256s: Sequence[str]) -> Vectors:
     return np.asarray([vector / np.linalg.norm(vector) for vector in drawn], dtype=np.float32)
 
 
-def many_papers(folder: Path, shared: Path, papers: int) -> Snapshot:
+def many_papers(folder: Path, papers: int) -> Snapshot:
     """A snapshot of `papers` made-up papers: titles of real lists, each with the sentences of two other papers."""
-    listed = all((shared / name).is_file() for name in LISTS)
-    return synthetic_snapshot(folder, _mixed(_listed(shared), papers) if listed else synthetic_records(papers))
+    listed = all((SHARED / name).is_file() for name in LISTS)
+    return synthetic_snapshot(folder, _mixed(_listed(), papers) if listed else synthetic_records(papers))
 
 
-def _listed(shared: Path) -> list[dict[str, Any]]:
+def _listed() -> list[dict[str, Any]]:
     listed = []
     for name in LISTS:
-        with gzip.open(shared / name, "rt", encoding="utf-8") as lines:
+        with gzip.open(SHARED / name, "rt", encoding="utf-8") as lines:
             listed += [json.loads(line) for line in lines]
     return listed
 

@@ -1,10 +1,11 @@
 """search_papers over HTTP beside a bare hybrid_search and beside what a user would pick instead.
 
-    python -m bench.queries [--snapshot ../shared/data/snapshots/icml2026] [--store DIR] [--papers 50000] [--out FILE]
+    python -m bench.queries [--snapshot DIR] [--store DIR] [--papers 50000] [--out FILE]
 
 The same fixed queries, papers, vectors and window of 100 for all; they take turns of ten queries, so that
-whatever else the machine does falls on all alike. `--store` has the vectors of the snapshot; without it, and for the
-large corpus, vectors are deterministic and random. Prints one table in Markdown; `--out` writes it too.
+whatever else the machine does falls on all alike. The first corpus is the snapshot, by default real papers found beside
+the checkout, else made-up ones; the second is larger and made up. `--store` has the vectors of the snapshot; all other
+vectors are deterministic and random. Prints a table a corpus in Markdown; `--out` writes the page.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.corpora import Laid, lay_out, many_papers
+from bench.corpora import Laid, lay_out, many_papers, real_snapshot
 from bench.measured import conditions, load_meanwhile
 from bench.running import PeerProgram, Program, Server, throughput
+from bench.synthetic import synthetic_records, synthetic_snapshot
 from manifests.embedding.local import LocalEmbedder, local_spec
 from manifests.texts import collapsed, query_text
-from pipeline.snapshot import open_snapshot
+from pipeline.snapshot import Snapshot, open_snapshot
 
 QUERIES = Path(__file__).with_name("queries.txt")
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+PAPERS = 6_000  # in place of the real ones
 CLIENTS = (1, 8, 64)
 # Queries one program answers in a row before the next one's turn, as a program in use would.
 BLOCK = 10
 NAMES = {
-    "http": "`search_papers` over HTTP",
-    "bare": "bare pymilvus `hybrid_search`, in process",
+    "http": "`search_papers` over HTTP, engines: {engines}",
+    "bare": "bare pymilvus `hybrid_search`, one engine, in process",
     "flat": "the same with a `FLAT` index in place of HNSW",
     "sqlite": "SQLite FTS5 + numpy",
     "lancedb": "LanceDB hybrid",
@@ -61,19 +63,26 @@ def main() -> int:
     vectors = np.asarray([embedder.embed_query(collapsed(query), timeout_s=60) for query in queries], dtype=np.float32)
     parts = [_heading(arguments)]
     with tempfile.TemporaryDirectory(prefix="bench-queries-") as scratch:
-        corpora = [(open_snapshot(arguments.snapshot), arguments.store, arguments.rounds, len(queries))]
+        corpora = [(first_snapshot(arguments.snapshot, Path(scratch)), arguments.store)]
         if arguments.papers:
-            corpora.append((many_papers(Path(scratch) / "many", SHARED, arguments.papers), None, 1, 25))
-        for number, (snapshot, store, rounds, asked) in enumerate(corpora):
+            corpora.append((many_papers(Path(scratch) / "many", arguments.papers), None))
+        for number, (snapshot, store) in enumerate(corpora):
             folder = Path(scratch) / f"corpus-{number}"
             laid = lay_out(folder, snapshot, store, [query_text(query) for query in queries], vectors)
-            parts.append(measured(laid, queries[:asked], rounds, arguments.engines, arguments.seconds))
+            parts.append(measured(laid, queries, arguments.rounds, arguments.engines, arguments.seconds))
             print(parts[-1], flush=True)
             shutil.rmtree(folder)
     report = "\n".join([*parts, LITE])
     if arguments.out:
         arguments.out.write_text(report, encoding="utf-8")
     return 0
+
+
+def first_snapshot(given: Path | None, scratch: Path) -> Snapshot:
+    """The snapshot given, the real one, or one made up in `scratch`."""
+    if given:
+        return open_snapshot(given)
+    return real_snapshot("icml2026") or synthetic_snapshot(scratch / "made-up", synthetic_records(PAPERS))
 
 
 def measured(laid: Laid, queries: Sequence[str], rounds: int, engines: int, seconds: float) -> str:
@@ -101,13 +110,13 @@ def measured(laid: Laid, queries: Sequence[str], rounds: int, engines: int, seco
             cpu_ms = 1000 * (program.cpu_s() - before[name]) / len(taken[name])
             rows.append((name, taken[name], cpu_ms, program.memory_mb(), program.ready_s))
         rates = {clients: throughput(server.port, queries, clients, seconds) for clients in CLIENTS}
-        return _table(laid, rows) + _concurrency(rows, rates, cold_ms, server.memory_mb(), engines)
+        return _table(laid, rows, engines) + _concurrency(rows, rates, cold_ms, server.memory_mb(), engines)
 
 
-def _table(laid: Laid, rows: Sequence[tuple[str, list[float], float, float, float]]) -> str:
+def _table(laid: Laid, rows: Sequence[tuple[str, list[float], float, float, float]], engines: int) -> str:
     bare = float(np.median(next(taken for name, taken, *_ in rows if name == "bare")))
     lines = [
-        f"\n## {laid.papers:,} papers, {laid.vectors}\n",
+        f"\n## {laid.title}: {laid.papers:,} papers, {laid.vectors}\n",
         f"{load_meanwhile()}\n",
         "| | p50 ms | p95 ms | of bare p50 | CPU ms a query | memory MB | ready after s |",
         "|---|---|---|---|---|---|---|",
@@ -115,7 +124,7 @@ def _table(laid: Laid, rows: Sequence[tuple[str, list[float], float, float, floa
     for name, taken, cpu_ms, memory_mb, ready_s in rows:
         p50, p95 = np.percentile(taken, [50, 95])
         lines.append(
-            f"| {NAMES[name]} | {p50:.1f} | {p95:.1f} | {p50 / bare:.2f} | {cpu_ms:.1f} "
+            f"| {NAMES[name].format(engines=engines)} | {p50:.1f} | {p95:.1f} | {p50 / bare:.2f} | {cpu_ms:.1f} "
             f"| {memory_mb:,.0f} | {ready_s:.1f} |"
         )
     return "\n".join(lines) + "\n"
@@ -153,14 +162,14 @@ def _heading(arguments: argparse.Namespace) -> str:
     return (
         f"# Speed of a query\n\n{conditions('bench.queries', PACKAGES)} "
         f"{len(QUERIES.read_text(encoding='utf-8').splitlines())} fixed queries, window 100, {arguments.rounds} rounds "
-        "(one on the large corpus), query vectors known beforehand. Memory is the proportional set size of the whole "
-        "program and its children.\n"
+        "on each corpus, query vectors known beforehand. Memory is the proportional set size of the whole program and "
+        "its children: each engine of the server is a child with a collection of its own.\n"
     )
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--snapshot", type=Path, default=SHARED / "snapshots" / "icml2026")
+    parser.add_argument("--snapshot", type=Path, help="the first corpus")
     parser.add_argument("--store", type=Path, help="vectors of the snapshot by the local model")
     parser.add_argument("--papers", type=int, default=50_000, help="of the large corpus; 0 leaves it out")
     parser.add_argument("--rounds", type=int, default=3)

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.corpora import real_snapshot
 from bench.measured import Measured, told
 from bench.synthetic import synthetic_records, synthetic_snapshot
 from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, ledger_account
@@ -30,7 +31,6 @@ from pipeline.embed import EmbedResult, Policy, embed
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.snapshot import Snapshot, open_snapshot
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "snapshots"
 SPEC = dashscope_spec("text-embedding-v4", 1_024)
 # The service lets everything pass: each run is held to the quota by a ledger of its own, as if it were the first.
 SERVICE_QUOTA = ("--requests-per-minute", "1000000", "--tokens-per-minute", "1000000000")
@@ -64,7 +64,7 @@ def measured(
         folder = Path(scratch)
         before, after = (
             tabulate(each, folder / f"work-{each.sha256}", quarantine=False).path
-            for each in _older_and_newer(papers, snapshots, folder)
+            for each in older_and_newer(papers, snapshots, folder)
         )
         _run(before, folder / "kept", base_url, limits)
         # The full run comes first: whatever is warm by then is warm for both.
@@ -102,10 +102,13 @@ def emulated(latency_s: float) -> Iterator[str]:
             program.terminate()
 
 
-def _older_and_newer(papers: int | None, given: Sequence[Path] | None, folder: Path) -> tuple[Snapshot, Snapshot]:
-    if given or (papers is None and SHARED.is_dir()):
-        older, newer = given or (SHARED / "icml2026", SHARED / "icml2026-later")
-        return open_snapshot(older), open_snapshot(newer)
+def older_and_newer(papers: int | None, given: Sequence[Path] | None, folder: Path) -> tuple[Snapshot, Snapshot]:
+    """The two snapshots that are compared: those given, the real ones, or some made up in `folder`."""
+    if given:
+        return open_snapshot(given[0]), open_snapshot(given[1])
+    older, newer = real_snapshot("icml2026"), real_snapshot("icml2026-later")
+    if papers is None and older and newer:
+        return older, newer
     records = list(synthetic_records(papers or PAPERS))
     kept = records[: len(records) * 97 // 100]
     return synthetic_snapshot(folder / "older", kept), synthetic_snapshot(folder / "newer", _revised(records))

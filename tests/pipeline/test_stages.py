@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import corpora, queries, rebuild
 from bench.measured import HEADER, Measured
 from tests.programs import REPOSITORY
 
@@ -52,6 +53,19 @@ def test_the_stages_in_one_table_and_the_exit_code_tells_whether_one_is_above_it
 )
 def test_a_stage_above_its_ratio_or_memory_is_told_by_the_exit_code(measured: Measured, exit_code: int) -> None:
     assert measured.exit_code == exit_code
+
+
+def test_a_checkout_without_the_real_papers_measures_made_up_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(corpora, "SHARED", tmp_path / "absent")
+    monkeypatch.setattr(queries, "PAPERS", 20)
+    monkeypatch.setattr(rebuild, "PAPERS", 100)
+
+    older, newer = rebuild.older_and_newer(None, None, tmp_path)
+
+    assert queries.first_snapshot(None, tmp_path).card.papers == 20
+    assert (older.card.papers, newer.card.papers) == (97, 100)
 
 
 @pytest.mark.parametrize("name", ["speed", "stages", "retrieval"])
