@@ -1,4 +1,4 @@
-"""What of a text can be seen: the one definition by which load refuses a title and the server shows it."""
+"""What of a text can be seen: the one definition by which load refuses a title, and whatever shows one shows it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,16 @@ def visible(text: str) -> str:
     spaced = " ".join(text.split())
     if spaced.isascii() and spaced.isprintable():
         return spaced
-    return " ".join(_UNUSUAL.sub(lambda found: _shown(found[0]), spaced).split())
+    return " ".join(_cleaned(spaced).split())
+
+
+def visible_lines(text: str) -> str:
+    """`text` for a terminal: as it is, its line ends and spaces too, without what `visible` takes out of a line."""
+    return "\n".join(map(_cleaned, text.split("\n")))
+
+
+def _cleaned(line: str) -> str:
+    return _UNUSUAL.sub(lambda found: _shown(found[0]), line)
 
 
 @functools.lru_cache(maxsize=4_096)

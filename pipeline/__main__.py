@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from manifests import VERSION
 from manifests.contract import read_manifest
 from manifests.errors import ContractError, InputRefused
+from manifests.visible import visible_lines
 from pipeline.arguments import parser
 from pipeline.console import Console
 from pipeline.embed import Policy
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return COMMANDS[args.command](args, os.environ)
     except ContractError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(f"error: {error}")
         return error.exit_code
     except BrokenPipeError:  # nobody reads the progress any more, and a build must not seem to have ended well
         _close_to_readers(sys.stderr)
@@ -53,13 +54,13 @@ def main(arguments: list[str] | None = None) -> int:
         refused = _machine_refusal(error)
         if refused is None:
             raise
-        print(f"error: {refused}", file=sys.stderr)
+        _complain(f"error: {refused}")
         return refused.exit_code
     except KeyboardInterrupt:
-        print(f"\ninterrupted; {KEPT}", file=sys.stderr)
+        _complain(f"\ninterrupted; {KEPT}")
         return INTERRUPTED
     except SystemExit:  # only `_terminated` raises it
-        print(f"terminated; {KEPT}", file=sys.stderr)
+        _complain(f"terminated; {KEPT}")
         return TERMINATED
 
 
@@ -139,9 +140,9 @@ def _validate(args: argparse.Namespace, environment: Environment) -> int:
         found = f"what is at hand is as it pins; {left_out};" if left_out else "everything it pins is in place,"
         return _say(args, facts, f"{places.manifest}: {found} digest {verdict.digest}")
     lines = "".join(f"\n  - {difference}" for difference in verdict.differences)
-    print(f"error: {places.manifest}: {len(verdict.differences)} difference(s):{lines}", file=sys.stderr)
+    _complain(f"error: {places.manifest}: {len(verdict.differences)} difference(s):{lines}")
     if left_out:
-        print(left_out, file=sys.stderr)
+        _complain(left_out)
     return _say(args, facts, exit_code=VALIDATION_FAILED)
 
 
@@ -263,7 +264,7 @@ def _say(args: argparse.Namespace, facts: Mapping[str, Any], words: str = "", *,
     Raises:
         MachineRefused: standard output takes nothing more, such as a file on a full disk.
     """
-    text = json.dumps(facts, ensure_ascii=False) if args.json else words
+    text = json.dumps(facts, ensure_ascii=False) if args.json else visible_lines(words)
     try:
         if text:
             print(text, flush=True)
@@ -273,6 +274,11 @@ def _say(args: argparse.Namespace, facts: Mapping[str, Any], words: str = "", *,
         _close_to_readers(sys.stdout)
         raise MachineRefused(f"the result cannot be written to standard output: {error.strerror}") from error
     return exit_code
+
+
+def _complain(text: str) -> None:
+    """On standard error, without what a text from elsewhere may hold against a terminal."""
+    print(visible_lines(text), file=sys.stderr)
 
 
 def _close_to_readers(stream: TextIO) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from manifests.visible import visible, visible_lines
 from pipeline.progress import Report
 
 PLAIN_EVERY_S = 5.0
@@ -43,6 +44,7 @@ class Console:
             task = progress.add_task(name, total=None, note="", rate="")
 
             def report(done: int, total: int | None, note: str) -> None:
+                note = visible(note)
                 rate = done / max(time.monotonic() - started, 1e-3)
                 progress.update(task, completed=done, total=total, note=note, rate=f"{rate:,.0f}/s" if done else "")
 
@@ -72,4 +74,4 @@ class Console:
         self._say(f"{name}: done in {time.monotonic() - started:.1f} s")
 
     def _say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)  # noqa: T201 -- the plain console itself
+        print(visible_lines(line), file=sys.stderr, flush=True)  # noqa: T201 -- the plain console itself

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
+from manifests.visible import visible
 from pipeline.diff import Diff, Papers
 
 SHOWN_MAX = 20
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 
@@ -19,12 +19,14 @@ def diff_text(diff: Diff) -> str:
     rows += [(what, a, b, "") for what, a, b in diff.pins()]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
-        f"{_plain(what):<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}  {change}".rstrip()
+        f"{visible(what):<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}  {change}".rstrip()
         for what, a, b, change in rows
     ]
     if diff.papers is None:
         return "\n".join([*lines, "", diff.missing()])
-    return "\n".join([*lines, "", *_summary(diff.papers), *_lists(diff.papers, "{sign} {id}  {title}{fields}", _plain)])
+    return "\n".join(
+        [*lines, "", *_summary(diff.papers), *_lists(diff.papers, "{sign} {id}  {title}{fields}", visible)]
+    )
 
 
 def diff_markdown(diff: Diff) -> str:
@@ -55,7 +57,7 @@ def _summary(papers: Papers) -> list[str]:
         + (f" ({fields})" if fields else "")
     ]
     moves = list(papers.area_moves.items())
-    lines += [f"area {_plain(old)} → {_plain(new)}: {count:,}" for (old, new), count in moves[:SHOWN_MAX]]
+    lines += [f"area {visible(old)} → {visible(new)}: {count:,}" for (old, new), count in moves[:SHOWN_MAX]]
     if len(moves) > SHOWN_MAX:
         lines.append(f"and {len(moves) - SHOWN_MAX:,} other area moves")
     return lines
@@ -80,10 +82,5 @@ def _lists(papers: Papers, pattern: str, shown: Callable[[str], str]) -> list[st
     return lines
 
 
-def _plain(text: str) -> str:
-    """Text of a snapshot on one line, without what moves a terminal's cursor or turns its text around."""
-    return _CONTROL.sub(" ", text)
-
-
 def _escaped(text: str) -> str:
-    return _MARKUP.sub(r"\\\1", _plain(text))
+    return _MARKUP.sub(r"\\\1", visible(text))

@@ -33,6 +33,7 @@ from manifests.lite import LiteEngine, folder_digests, is_lite
 from manifests.milvus import Milvus
 from manifests.scratch import scratch_folder
 from manifests.texts import search_text_of
+from manifests.visible import visible
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report
 from pipeline.records import TEXT_SHA256
@@ -93,7 +94,7 @@ class _Source(NamedTuple):
         if without.is_empty():
             return
         first = without.head(_NAMED_MAX).select(KEY, "title").iter_rows()
-        named = ", ".join(f"{paper_id} ({title})" for paper_id, title in first)
+        named = ", ".join(f"{paper_id} ({visible(title)})" for paper_id, title in first)
         more = f" and {len(without) - _NAMED_MAX:,} more" if len(without) > _NAMED_MAX else ""
         raise InputRefused(
             f"{len(without):,} of {len(papers):,} papers have no vector: {named}{more}. Run `python -m pipeline embed "

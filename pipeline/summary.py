@@ -8,6 +8,7 @@ from shlex import quote
 from rich.console import Console
 from rich.table import Table
 
+from manifests.visible import visible
 from pipeline.build import Built
 from pipeline.places import Places
 
@@ -23,7 +24,7 @@ def say_built(built: Built, places: Places) -> None:
             soft_wrap=True,
         )
         return
-    table = Table(title=f"{manifest.snapshot.title}: {counts.papers:,} papers", title_justify="left")
+    table = Table(title=f"{visible(manifest.snapshot.title)}: {counts.papers:,} papers", title_justify="left")
     table.add_column("stage")
     table.add_column("seconds", justify="right")
     table.add_column("peak memory", justify="right")

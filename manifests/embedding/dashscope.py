@@ -13,7 +13,6 @@ import math
 import sqlite3
 import threading
 import time
-import unicodedata
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from manifests.embedding import dashscope_answer as answer
 from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.errors import ContractError, InputRefused, ProviderBusy, ProviderRefused, TextRefused
 from manifests.ledger import Ledger, Limits, Reservation
+from manifests.visible import visible
 
 log = logging.getLogger(__name__)
 
@@ -320,7 +320,7 @@ class DashScopeEmbedder:
     def _refuse_unsendable(self, texts: Sequence[str]) -> None:
         """Name a blank or over-long text before it costs its batch."""
         for position, text in enumerate(texts):
-            if _is_blank(text):
+            if not visible(text):
                 raise TextRefused("the text is blank; there is nothing to embed", position=position)
             # no token is shorter than a byte
             if len(text.encode()) > self._caps.text_tokens and self._count(text) > self._caps.text_tokens:
@@ -383,7 +383,3 @@ def _concurrency(limits: Limits, batch_texts: int, batch_tokens: int) -> int:
     tokens = min(batch_tokens, 200 * batch_texts)
     a_second = min(limits.requests_per_minute, limits.tokens_per_minute / tokens) / 60
     return max(2, min(CONCURRENCY_MAX, math.ceil(a_second * LATENCY_S)))
-
-
-def _is_blank(text: str) -> bool:
-    return all(character.isspace() or unicodedata.category(character)[0] == "C" for character in text)

@@ -16,6 +16,7 @@ from typing import Any
 from manifests.embedding import check_vectors
 from manifests.embedding.spec import Vectors
 from manifests.errors import ProviderBusy
+from manifests.visible import visible
 
 MESSAGE_CHARS_MAX = 300
 # Beyond it a wait says nothing more than "long".
@@ -103,6 +104,4 @@ def retry_after_s(response: Any) -> float | None:
 
 def shown(message: object, key: str) -> str:
     """The service's message for the user: one line any terminal takes, bounded, without a key it may quote."""
-    line = " ".join(str(message).replace(key, "[key]").split())
-    printable = "".join(character if character.isprintable() else "?" for character in line)
-    return _KEY_LIKE.sub("[key]", printable)[:MESSAGE_CHARS_MAX]
+    return _KEY_LIKE.sub("[key]", visible(str(message).replace(key, "[key]")))[:MESSAGE_CHARS_MAX]

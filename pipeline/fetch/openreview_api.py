@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import requests
 import tenacity
 
+from manifests.visible import visible
 from pipeline.errors import SourceBusy, SourceError, SourceRefused
 from pipeline.fetch.openreview_access import Access
 
@@ -281,7 +282,7 @@ def _host(url: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:MESSAGE_CHARS_MAX] or type(error).__name__
+    return visible(str(error))[:MESSAGE_CHARS_MAX] or type(error).__name__
 
 
 def _message(body: bytes) -> str:
@@ -294,7 +295,7 @@ def _message(body: bytes) -> str:
         text = " ".join(str(answer[key]) for key in ("name", "message") if answer.get(key))
     else:
         text = body.decode("utf-8", "replace")
-    return " ".join(text.split())[:MESSAGE_CHARS_MAX]
+    return visible(text)[:MESSAGE_CHARS_MAX]
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -364,7 +364,7 @@ def test_a_connection_closed_while_idle_is_one_request_and_busy(service, embedde
     assert embedder.ledger.usage().requests == 2
 
 
-@pytest.mark.parametrize("text", ["", "  \n\t", "\u200b\u2060"])
+@pytest.mark.parametrize("text", ["", "  \n\t", "\u200b\u2060", "\u2800"])
 def test_a_blank_text_is_named_before_anything_is_sent(service, embedder, text):
     with pytest.raises(TextRefused) as caught:
         embedder.embed_documents(["fine", text, "fine too"])

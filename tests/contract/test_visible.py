@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.visible import visible
+from manifests.visible import visible, visible_lines
 
 
 @given(st.text())
@@ -36,3 +36,7 @@ def test_clean_text_is_one_line_without_control_bidi_or_invisible_characters(dir
 )
 def test_cleaning_keeps_what_shows(dirty, cleaned):
     assert visible(dirty) == cleaned
+
+
+def test_lines_for_a_terminal_keep_their_ends_and_spaces_and_nothing_that_moves_its_cursor():
+    assert visible_lines("found:\n  - a\x1b[2J\u202e  b\r\n\tc\x9b") == "found:\n  - a[2J  b\nc"

@@ -153,7 +153,7 @@ def test_the_terminal_text_holds_counts_sums_moves_and_titles_but_no_control_cha
         "oral                     0    1  +1",
         "1 added, 1 removed, 2 changed (area 1, oral 1, abstract 1, authors 1)",
         "area Theory->Learning → Theory->Games: 1",
-        "+ e  Brought [31m *new* |  word",
+        "+ e  Brought[31m *new* | word",
         "- c  Title of c",
         "~ d  Title of d (abstract, authors)",
     ):
@@ -168,7 +168,7 @@ def test_the_changelog_entry_is_markdown_in_which_titles_stay_text(both: tuple[P
         "| papers | 4 | 4 |",
         "| oral | 0 | 1 |",
         "- 1 added, 1 removed, 2 changed (area 1, oral 1, abstract 1, authors 1)",
-        r"- `e` Brought \[31m \*new\* \|  word",
+        r"- `e` Brought\[31m \*new\* \| word",
         "- `b` Title of b (area, oral)",
     ):
         assert line in entry

@@ -60,6 +60,7 @@ def test_a_flag_that_is_cut_short_is_unknown(arguments: list[str], capsys: pytes
         (["build", SAMPLE, "--milvus-uri", "elsewhere/milvus.db"], 2, "outside the work folder"),
         (["build", SAMPLE, "--manifest", "."], 2, "cannot be written as a file"),
         (["build", "nowhere"], 3, "nowhere"),
+        (["build", "no\x1b[31mwhere\u202e"], 3, "error: no[31mwhere/snapshot.json: "),
         (["validate"], 2, "--manifest or --work"),
         (["validate", "--manifest", "absent.json"], 6, "just build-index"),
         (["validate", "--manifest", "absent.json", "--snapshot", "nowhere"], 3, "nowhere"),
@@ -124,6 +125,15 @@ def test_index_names_the_papers_without_vector_before_it_creates_anything(
     assert "and 145 more" in said
     assert f"python -m pipeline embed --work {work}" in said
     assert {path.name for path in work.iterdir()} - {path.name for path in before} <= {".lock"}
+
+
+def test_the_title_of_a_paper_without_vector_is_one_line_that_any_terminal_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(capsys, "load", one_paper(tmp_path / "own", "Its\x1b[31m\nown"), "--work", tmp_path / "work")
+
+    assert main(["index", "--work", str(tmp_path / "work"), "--store", str(tmp_path / "store")]) == 3
+    assert "a (Its[31m own). Run" in capsys.readouterr().err
 
 
 def test_a_damaged_collection_stays_where_it_is_while_vectors_are_missing(

@@ -582,7 +582,7 @@ def test_a_wait_that_is_too_long_is_said_in_hours_minutes_and_seconds(
     loopback: Loopback, tmp_path: Path, asked: str, said: str
 ) -> None:
     loopback.notes["v2"] = [v2_note(1)]
-    loopback.faults = [(429, {"Retry-After": asked}, b"slow")]
+    loopback.faults = [(429, {"Retry-After": asked}, b"\x1bslow\n")]
 
     with pytest.raises(SourceBusy, match=f"HTTP 429 slow; it asks to wait {said} "):
         fetched(loopback, tmp_path)
