@@ -202,9 +202,17 @@ class Ledger:
         self._record(change)
 
     def usage(self) -> Usage:
-        """Requests and tokens that count now, of every program that shares the file."""
-        with self._transaction() as (account, now):
-            return Usage(*self._counted(), max(0.0, account.hold - now))
+        """Requests and tokens that count now, of every program that shares the file.
+
+        Only reads, so it waits for no other program. The first request after a restart of the machine starts the time.
+        """
+        with self._lock:
+            self._db.execute("BEGIN")  # account and reservations of one moment
+            try:
+                account, shift = self._read()
+                return Usage(*self._counted(account.last - shift), max(0.0, account.hold - account.last))
+            finally:
+                self._db.execute("COMMIT")
 
     def stop(self) -> None:
         """Wake every waiting caller; each raises `QuotaExhausted`, as does every later one."""
@@ -232,7 +240,7 @@ class Ledger:
         try:
             with self._transaction() as (account, now):
                 tokens = min(room.tokens, _expected(estimate, account.ratio))
-                counted = self._counted()
+                counted = self._counted(now)
                 wait = max(
                     account.hold - now,
                     self._pace_wait(account, now, query=query),
@@ -269,9 +277,10 @@ class Ledger:
                 return max(0.0, float(until) - now)
         return self.window_s
 
-    def _counted(self) -> _Room:
+    def _counted(self, now: float) -> _Room:
         row = self._db.execute(
-            "SELECT COUNT(*), COALESCE(SUM(tokens), 0) FROM reservation WHERE account = ?", (self.account,)
+            "SELECT COUNT(*), COALESCE(SUM(tokens), 0) FROM reservation WHERE account = ? AND until > ?",
+            (self.account, now),
         ).fetchone()
         return _Room(int(row[0]), int(row[1]))
 
@@ -332,7 +341,11 @@ class Ledger:
         with self._lock:
             self._db.execute("BEGIN IMMEDIATE")
             try:
-                account = self._read()
+                account, shift = self._read()
+                if shift:
+                    self._db.execute(
+                        "UPDATE reservation SET until = until + ? WHERE account = ?", (shift, self.account)
+                    )
                 self._db.execute(
                     "DELETE FROM reservation WHERE account = ? AND until <= ?", (self.account, account.last)
                 )
@@ -345,16 +358,19 @@ class Ledger:
                     self._db.execute("ROLLBACK")
                 raise
 
-    def _read(self) -> Account:
-        """The account as of now. After a restart of the machine the time it was off counts as no time at all."""
+    def _read(self) -> tuple[Account, float]:
+        """The account as of now, and by how many seconds its stored reservations end later.
+
+        After a restart of the machine the time it was off counts as no time at all.
+        """
         now = self._clock()
         row = self._db.execute("SELECT * FROM account WHERE name = ?", (self.account,)).fetchone()
         if row is None:
-            return Account(self.account, self._boot, now)
+            return Account(self.account, self._boot, now), 0.0
         account = Account(*row)
+        shift = 0.0
         if account.boot != self._boot or now < account.last - 1.0:
             shift = now - account.last
-            self._db.execute("UPDATE reservation SET until = until + ? WHERE account = ?", (shift, self.account))
             account.hold += shift
             account.ramp += shift
             account.admitted += shift
@@ -364,7 +380,7 @@ class Ledger:
             account.boot, account.last = self._boot, now
         account.last = max(account.last, now)
         account.bound(account.last + self.window_s)
-        return account
+        return account, shift
 
     def _exhausted(self, estimate: int, *, wait_s: float, timeout_s: float) -> QuotaExhausted:
         return QuotaExhausted(

@@ -177,14 +177,11 @@ def _layout(blocks: Sequence[str], papers: Sequence[Paper], lengths: Sequence[in
         shown = sum(len(line) + 1 for paper in papers for line in _abstract_lines(paper, length))
         if sum(fixed) + shown <= budget:
             return Layout(len(blocks), length)
-    hits = 0
-    while budget >= fixed[hits]:
-        budget -= fixed[hits]
-        hits += 1
-    if not hits:
+    hits = sum(end <= budget for end in accumulate(fixed))
+    if fixed and not hits:
         raise ToolFailure(
             ErrorCode.RESPONSE_TOO_LARGE,
-            f"The first paper takes {fixed[0]:,} characters, more than this server's limit of {chars_max:,} allows."
+            f"The first paper takes {fixed[0]:,} characters, more than this server's limit of {chars_max:,} leaves."
             f" {ErrorCode.RESPONSE_TOO_LARGE.advice}",
         )
     return Layout(hits, 0)

@@ -176,9 +176,9 @@ def input_schema(arguments: type[Arguments]) -> dict[str, Any]:
 def described(error: ValidationError, arguments: type[Arguments]) -> str:
     """What is wrong with the arguments and what is valid, never showing the rejected values."""
     known = list(arguments.model_fields)
-    problems = [_problem(problem, known) for problem in error.errors(include_url=False, include_input=False)]
-    shown = list(dict.fromkeys(problems))[:PROBLEMS_SHOWN]
-    return "; ".join(shown) + ". Correct this and call again."
+    shown = error.errors(include_url=False, include_input=False)[:PROBLEMS_SHOWN]
+    problems = dict.fromkeys(_problem(problem, known) for problem in shown)
+    return "; ".join(problems) + ". Correct this and call again."
 
 
 def _problem(problem: Any, known: list[str]) -> str:
@@ -198,6 +198,6 @@ def _unknown_name(name: str, known: list[str]) -> str:
     shown = shortened(visible(name), NAME_CHARS_MAX)
     if not known:
         return f'"{shown}" is not an argument: this tool takes none'
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(shown, known, n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""
     return f'"{shown}" is not an argument of this tool{meant}; it takes {", ".join(known)}'

@@ -63,7 +63,7 @@ def resolve_area(areas: Mapping[str, int], asked: str) -> list[str]:
     Raises:
         ToolFailure: `unknown_area`.
     """
-    key = folded(asked)
+    key = _key("area", asked)
     found = [area for area in areas if folded(area) == key or folded(area).startswith(key + AREA_SEPARATOR)]
     if not key or not found:
         raise _unknown(ErrorCode.UNKNOWN_AREA, "area", [*areas, *parents(areas)], key)
@@ -76,7 +76,7 @@ def resolve_paper_type(paper_types: Mapping[str, int], asked: str) -> list[str]:
     Raises:
         ToolFailure: `unknown_paper_type`.
     """
-    key = folded(asked)
+    key = _key("paper_type", asked)
     found = [name for name in paper_types if folded(name) == key]
     if not key or not found:
         raise _unknown(ErrorCode.UNKNOWN_PAPER_TYPE, "paper_type", list(paper_types), key)
@@ -97,6 +97,11 @@ def folded(text: str) -> str:
     """A name as it is compared: as it is shown, whatever its compatibility forms, case, `_` and white space."""
     spaced = unicodedata.normalize("NFKC", visible(text)).casefold().replace("_", " ")
     return AREA_SEPARATOR.join(" ".join(part.split()) for part in spaced.split(AREA_SEPARATOR))
+
+
+def _key(field: str, asked: str) -> str:
+    """`asked`, folded; "", which is no name, where it is longer than any stored one. Callers know no bound."""
+    return folded(asked) if len(asked) <= FIELD[field].bytes_max else ""
 
 
 def _clause(name: str, values: list[Any]) -> str:
@@ -132,8 +137,14 @@ def nearest(names: list[str], key: str) -> list[str]:
     compared = {name: folded(name) for name in names}
     holding = [name for name, other in compared.items() if key and key in other]
     likeness = {
-        name: max(difflib.SequenceMatcher(None, key, part).ratio() for part in (other, *other.split(AREA_SEPARATOR)))
+        name: max(_likeness(key, part) for part in (other, *other.split(AREA_SEPARATOR)))
         for name, other in compared.items()
     }
     like = [name for name in sorted(names, key=lambda name: (-likeness[name], name)) if likeness[name] > NEAREST_CUTOFF]
     return list(dict.fromkeys([*sorted(holding, key=len), *like]))[:NEAREST_MAX]
+
+
+def _likeness(key: str, name: str) -> float:
+    """0 to 1; 0 where their lengths alone leave it under the cutoff, since comparing takes the product of both."""
+    matcher = difflib.SequenceMatcher(None, key, name)
+    return matcher.ratio() if matcher.real_quick_ratio() > NEAREST_CUTOFF else 0.0

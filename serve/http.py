@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 import uvicorn
+from anyio.to_thread import run_sync
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp, StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
@@ -255,6 +256,7 @@ async def _healthz(_: Request) -> Response:
 def _readyz(opened: Opened, version: str) -> Any:
     async def readyz(_: Request) -> Response:
         ready = await opened.ranking.probe()
+        provider = await run_sync(opened.embedding.state)  # it reads the ledger, a file
         manifest = opened.manifest
         facts: Mapping[str, Any] = {
             "ready": ready,
@@ -263,7 +265,7 @@ def _readyz(opened: Opened, version: str) -> Any:
             "collection": manifest.collection.name,
             "papers": manifest.corpus.rows,
             "embedding": str(manifest.embedding),
-            "provider": opened.embedding.state(),
+            "provider": provider,
             "version": version,
         }
         return JSONResponse(facts, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import anyio
 from anyio.to_thread import run_sync
@@ -206,7 +206,6 @@ def corpus_words(manifest: Manifest) -> str:
 
 def named_id(name: str) -> str:
     """The paper id that `name` is, or that an OpenReview address such as `…/forum?id=ID` names."""
-    if "?" not in name:
-        return name.strip()
-    values = parse_qs(urlsplit(name.strip()).query).get("id", [name])
-    return values[0].strip()
+    # Not by urlsplit: it raises for a host that is none, and the host says nothing here.
+    asked = parse_qs(name.partition("#")[0].partition("?")[2])
+    return asked.get("id", [name])[0].strip()

@@ -253,6 +253,8 @@ def test_a_restart_of_the_machine_forgets_nothing(tmp_path, monkeypatch):
     after._boot = "boot-2"
 
     assert after.usage().requests == 1
+    with pytest.raises(QuotaExhausted):
+        after.reserve(100, timeout_s=0)
     clock.now += 59.0
     assert after.usage().requests == 1
     clock.now += 1.1
@@ -430,6 +432,21 @@ def test_a_query_does_not_wait_behind_a_waiting_document(tmp_path):
     assert not waiting.is_alive()
     assert len(refusals) == 1
     assert spent < 3  # the pacer's second, not the document's minute
+
+
+def test_usage_is_read_while_another_program_writes(tmp_path):
+    path, clock = tmp_path / "ledger.db", Clock()
+    ledger = open_ledger(path, clock)
+    ledger.reserve(10, timeout_s=0)
+    ledger._db.execute("PRAGMA busy_timeout = 0")
+
+    with sqlite3.connect(path, isolation_level=None) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        used = ledger.usage()
+        writer.execute("ROLLBACK")
+
+    assert used.requests == 1
+    assert not ledger._db.in_transaction
 
 
 def test_a_request_larger_than_the_limit_is_refused_with_both_numbers(tmp_path):

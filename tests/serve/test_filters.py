@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -82,6 +83,17 @@ def test_the_nearest_area_is_named_first():
         resolve_area(AREAS, "health / medicine")
     with pytest.raises(ToolFailure, match=r'Nearest: "Applications"'):
         resolve_area(AREAS, "Aplications")
+
+
+@pytest.mark.parametrize("asked", ["area of " * 8_000, "\ufdfa" * 500, "a" + "\u0315\u0316" * 16_000])
+def test_an_area_as_long_as_a_request_may_be_is_refused_at_once(asked):
+    areas = {f"Area {number % 8} of things->Area number {number} / other": 1 for number in range(60)}
+    started = time.monotonic()
+
+    with pytest.raises(ToolFailure, match="Nearest"):
+        resolve_area(areas, asked)
+
+    assert time.monotonic() - started < 0.5
 
 
 def test_a_paper_type_is_found_in_any_case_and_else_refused_with_the_types():

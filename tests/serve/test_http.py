@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -203,6 +204,21 @@ async def test_readyz_tells_what_is_served_and_503_while_the_index_fails(site):
     }
     assert (failing.status_code, failing.json()["ready"]) == (503, False)
     assert again.status_code == 200
+
+
+async def test_readyz_reads_the_ledger_off_the_event_loop(site, monkeypatch):
+    asked_in = []
+
+    def state():
+        asked_in.append(threading.get_ident())
+        return {}
+
+    async with site() as served:
+        monkeypatch.setattr(served.bench.embedding, "state", state)
+        await served.http.get("/readyz")
+
+    assert asked_in
+    assert threading.get_ident() not in asked_in
 
 
 async def test_metrics_count_calls_by_tool_and_outcome_and_nothing_a_client_wrote(site):

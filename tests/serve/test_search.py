@@ -263,6 +263,15 @@ async def test_an_id_that_looks_like_an_address_is_still_itself(make_bench, inde
     assert shown_ids(text) == ["i4?id=paper003"]
 
 
+async def test_get_papers_answers_many_unknown_ids_under_the_smallest_output_limit(make_bench):
+    asked = [f"{number:060}" for number in range(50)]
+
+    text = await make_bench(output_chars=2_000).call("get_papers", paper_ids=asked)
+
+    assert text.startswith("0 papers.\nNot in this index")
+    assert len(text) <= 2_000
+
+
 async def test_get_papers_returns_seen_papers_and_records_the_found(bench):
     session_id = await bench.open()
     await bench.search(session_id=session_id, top_k=2)
@@ -335,6 +344,10 @@ async def test_list_paper_areas_lists_every_value(bench):
         ("openreview.net/forum?noteId=x&id=aB#reply", "aB"),
         ("https://openreview.net/forum?id=a%42", "aB"),
         ("https://openreview.net/forum?name=x", "https://openreview.net/forum?name=x"),
+        ("https://openreview.net/forum?id=", "https://openreview.net/forum?id="),
+        ("https://openreview.net]/forum?id=aB", "aB"),
+        ("https://a\u2100b/forum?id=aB", "aB"),
+        ("forum#reply?id=aB", "forum#reply?id=aB"),
     ],
 )
 async def test_addresses_name_ids(name, paper_id):

@@ -224,6 +224,22 @@ async def test_a_wrong_argument_is_an_error_that_says_what_is_valid(client, tool
     assert content.text.isprintable()
 
 
+async def test_of_thousands_of_unknown_arguments_only_those_told_are_looked_into(client, monkeypatch):
+    looked_into = []
+
+    def close_matches(name, known, n):
+        looked_into.append(name)
+        return known[:n]
+
+    monkeypatch.setattr("difflib.get_close_matches", close_matches)
+
+    result = await client.call_tool(
+        "search_papers", {"query": "a"} | {f"unknown{number}": 1 for number in range(3_000)}
+    )
+
+    assert result.content[0].text.count("is not an argument of this tool") == len(looked_into) == 5
+
+
 @pytest.mark.parametrize("top_k", [7, 7.0, "7", " 7 "])
 async def test_seven_is_seven(client, top_k):
     result = await client.call_tool("search_papers", {"query": "a", "top_k": top_k})
