@@ -11,8 +11,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from manifests.contract import CollectionFacts, FieldFacts, FunctionFacts, IndexFacts, TextVersions, canonical_json
+from manifests.contract import CollectionFacts, FieldFacts, FunctionFacts, IndexFacts, TextVersions
 from manifests.embedding.spec import EmbeddingSpec
+from manifests.strict_json import canonical_json
 
 # text: VARCHAR · texts: ARRAY<VARCHAR> · flag: BOOL
 Kind = Literal["text", "texts", "flag"]

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import Difference, IndexRefused
 from manifests.files import write_atomically
+from manifests.strict_json import canonical_json, unique_keys
 
 FORMAT: Literal[1] = 1
 
@@ -141,11 +142,6 @@ class Manifest(_Part):
         return json.dumps(self.model_dump(), ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 
 
-def canonical_json(value: Any) -> bytes:
-    """UTF-8 JSON with sorted keys and no spaces: what every digest is taken over."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
 def read_manifest(path: Path) -> Manifest:
     """The manifest at `path`.
 
@@ -155,7 +151,7 @@ def read_manifest(path: Path) -> Manifest:
     """
     subject = f"manifest {path}"
     try:
-        found = json.loads(path.read_bytes().decode(), object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        found = json.loads(path.read_bytes().decode(), object_pairs_hook=unique_keys, parse_constant=_no_constant)
         canonical_json(found)  # lone surrogates are no text: refused here, not when they are printed
     except OSError as error:
         raise IndexRefused(
@@ -193,15 +189,6 @@ def write_manifest(manifest: Manifest, path: Path) -> bool:
         return False
     write_atomically(path, content)
     return True
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"key {key!r} occurs twice")
-        found[key] = value
-    return found
 
 
 def _no_constant(name: str) -> None:

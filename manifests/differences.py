@@ -13,10 +13,11 @@ from pydantic import BaseModel
 from manifests.artifact import NAME as ARTIFACT
 from manifests.artifact import Artifact, file_differences
 from manifests.collection import collection_facts, content_sha256, ids_sha256
-from manifests.contract import Catalogue, CollectionFacts, Manifest, TextVersions, canonical_json
+from manifests.contract import Catalogue, CollectionFacts, Manifest, TextVersions
 from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import ArtifactDamaged, Difference
 from manifests.lite import folder_digests
+from manifests.strict_json import canonical_json
 from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION
 
 # Names of the checks, in order; a published manifest lists those that passed.

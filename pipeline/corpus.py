@@ -22,10 +22,11 @@ from polars.io.plugins import register_io_source
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from manifests.collection import FIELD, KEY, SEARCH_TEXT, paper_digest
-from manifests.contract import Catalogue, CorpusFacts, Counts, SnapshotFacts, TextVersions, canonical_json
+from manifests.contract import Catalogue, CorpusFacts, Counts, SnapshotFacts, TextVersions
 from manifests.embedding.local import cores_available
 from manifests.errors import InputRefused
 from manifests.files import file_sha256, sync_folder, write_atomically
+from manifests.strict_json import canonical_json
 from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION
 from pipeline.blocks import SCHEMA, Tabulated, tabulate_blocks
 from pipeline.errors import MachineRefused

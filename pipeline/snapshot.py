@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, cast
+from typing import Annotated, BinaryIO, Literal, NamedTuple, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from manifests.errors import InputRefused
 from manifests.files import file_sha256
+from manifests.strict_json import unique_keys
 
 CARD = "snapshot.json"
 PapersFile = Literal["papers.jsonl", "papers.jsonl.gz"]
@@ -149,7 +150,7 @@ def open_snapshot(folder: Path) -> Snapshot:
 
 def _read_card(path: Path) -> Card:
     try:
-        content = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=_unique)
+        content = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=unique_keys)
         return Card.model_validate(content)
     except OSError as error:
         raise InputRefused(
@@ -163,13 +164,6 @@ def _read_card(path: Path) -> Card:
         raise InputRefused(f"{path} does not describe a snapshot; correct it or fetch again:{faults}") from error
     except (ValueError, RecursionError) as error:
         raise InputRefused(f"{path} is not one UTF-8 JSON object: {error}; restore it or fetch again") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
 
 
 def _remedy(snapshot: Snapshot) -> str:

@@ -18,12 +18,13 @@ import numpy as np
 import polars as pl
 
 from manifests.collection import KEY, RECORD_FIELDS, content_sha256, ids_sha256, paper_digest
-from manifests.contract import Manifest, canonical_json, read_manifest
+from manifests.contract import Manifest, read_manifest
 from manifests.differences import IDS_NAMED_MAX
 from manifests.embedding.local import local_spec
 from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.errors import Difference, IndexRefused, InputRefused
 from manifests.gate import Index, open_index
+from manifests.strict_json import canonical_json
 from manifests.texts import embed_text, text_sha256
 from pipeline.corpus import PAPERS, Corpus, read_corpus
 from pipeline.embedding_store import EmbeddingStore

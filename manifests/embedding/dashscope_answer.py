@@ -5,22 +5,18 @@ Status and code decide, never the message. Nothing of an answer is believed befo
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
 
 from manifests.embedding import check_vectors
 from manifests.embedding.spec import Vectors
 from manifests.errors import ProviderBusy
+from manifests.retry_after import asked_wait_s
 from manifests.visible import visible
 
 MESSAGE_CHARS_MAX = 300
-# Beyond it a wait says nothing more than "long".
-RETRY_AFTER_MAX_S = 366 * 86_400.0
 # What a model may put around each text.
 FRAME_TOKENS = 16
 
@@ -87,19 +83,10 @@ def is_about_a_text(status: int, code: str, *, over_long: bool) -> bool:
 
 
 def retry_after_s(response: Any) -> float | None:
-    """Seconds of a Retry-After header, a number or a date, a year at most; None when none can be read."""
+    """Seconds of a Retry-After header; None when there is none or none can be read."""
     headers = dict(response.headers or {})
     value = next((value for name, value in headers.items() if name.lower() == "retry-after"), None)
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return min(seconds, RETRY_AFTER_MAX_S) if math.isfinite(seconds) and seconds >= 0 else None
+    return None if value is None else asked_wait_s(str(value))
 
 
 def shown(message: object, key: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
+
+from manifests.strict_json import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +33,7 @@ class EmbeddingSpec(BaseModel):
     @property
     def fingerprint(self) -> str:
         """Sha256 of the spec as canonical JSON: the folder name of its vectors."""
-        text = json.dumps(self.model_dump(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(canonical_json(self.model_dump())).hexdigest()
 
     def __str__(self) -> str:
         return f"{self.provider}:{self.model}#dim={self.dimension}&type={self.document_text_type}"

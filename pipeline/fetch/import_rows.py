@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from manifests.errors import InputRefused
+from manifests.strict_json import unique_keys
 
 Format = Literal["jsonl", "json", "csv", "tsv", "parquet"]
 SUFFIXES: dict[str, Format] = {
@@ -124,7 +125,9 @@ def _json(text: str, path: Path) -> Iterator[Row | BadRow]:
 
 
 def _parsed(text: str) -> Any:
-    return json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_no_number, object_pairs_hook=_unique)
+    return json.loads(
+        text, parse_int=Number, parse_float=Number, parse_constant=_no_number, object_pairs_hook=unique_keys
+    )
 
 
 def _row(where: str, entry: Any) -> Row:
@@ -135,13 +138,6 @@ def _row(where: str, entry: Any) -> Row:
 
 def _no_number(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON number")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key occurs twice")
-    return found
 
 
 def _csv(text: str, path: Path, delimiter: str) -> Iterator[Row | BadRow]:

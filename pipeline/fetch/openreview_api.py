@@ -15,8 +15,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -24,6 +22,7 @@ from urllib.parse import urlsplit
 import requests
 import tenacity
 
+from manifests.retry_after import asked_wait_s
 from manifests.visible import visible
 from pipeline.errors import SourceBusy, SourceError, SourceRefused
 from pipeline.fetch.openreview_access import Access
@@ -299,19 +298,9 @@ def _message(body: bytes) -> str:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait: `Retry-After` in seconds or as a date, else `ratelimit-reset`; None when neither is there."""
-    for name in ("Retry-After", "ratelimit-reset"):
-        value = headers.get(name, "").strip()
-        if value.isascii() and value.isdigit():
-            return float(value)
-        if value:
-            try:
-                moment = parsedate_to_datetime(value)
-            except ValueError:
-                continue
-            aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-            return max(0.0, (aware - datetime.now(UTC)).total_seconds())
-    return None
+    """Seconds to wait: `Retry-After`, else `ratelimit-reset`; None when neither can be read."""
+    asked = (asked_wait_s(headers.get(name, "")) for name in ("Retry-After", "ratelimit-reset"))
+    return next((seconds for seconds in asked if seconds is not None), None)
 
 
 def _duration(seconds: float) -> str:

@@ -739,7 +739,7 @@ def test_a_template_makes_a_field_of_other_columns(tmp_path: Path) -> None:
     [
         ("a.jsonl", '{"id": "A", "title": "T"}\n{"id": "B", "ti', "line 2: not a JSON object"),
         ("a.jsonl", '{"id": "A", "title": "T"}\n{"id": "B", "title": NaN}', "line 2: not a JSON object: NaN"),
-        ("a.jsonl", '{"id": "A", "title": "T"}\n{"id": "B", "title": "T", "title": "U"}', "a key occurs twice"),
+        ("a.jsonl", '{"id": "A", "title": "T"}\n{"id": "B", "title": "T", "title": "U"}', "key 'title' occurs twice"),
         ("a.jsonl", '{"id": "A", "title": "T"}\n["B"]', "line 2: not a JSON object: found"),
         ("a.jsonl", '{"id": "A", "title": "T"}\n{"id": "B", "title": null}', "line 2: id B: no title"),
         ("a.jsonl", '{"id": "A", "title": "T"}\n{"id": "B", "title": "\\u0000"}', "line 2: id B: .*NUL"),

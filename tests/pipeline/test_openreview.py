@@ -533,7 +533,7 @@ def test_a_damaged_page_is_asked_for_again(loopback: Loopback, tmp_path: Path) -
 def test_a_busy_server_is_waited_for_as_long_as_it_asks(loopback: Loopback, tmp_path: Path) -> None:
     loopback.notes["v2"] = [v2_note(1)]
     busy = {"name": "RateLimitError", "message": "Too many requests"}
-    loopback.faults = [(429, {"Retry-After": "7"}, busy), (429, {"ratelimit-reset": "11"}, busy)]
+    loopback.faults = [(429, {"Retry-After": "7"}, busy), (429, {"Retry-After": "soon", "ratelimit-reset": "11"}, busy)]
     waits: list[float] = []
     notes: list[str] = []
 
