@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-SAMPLE_S = 0.05
+SAMPLE_S = 0.5  # looking through all processes of the machine costs what it measures
 
 
 @dataclass

@@ -8,16 +8,16 @@ artifact.json                 index         .building-*.db    index, until it is
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from manifests.artifact import Artifact, BuiltCollection
 from manifests.errors import ArtifactDamaged, Difference, IndexRefused
@@ -26,6 +26,7 @@ from pipeline.errors import MachineRefused, WorkFolderHeld
 
 LINK = "milvus.db"
 LOCK = ".lock"
+ASKED_S = 1.0  # longer than anybody takes to ask who holds the folder
 BUILDING = ".building-"
 REPLACED = ".replaced-"
 
@@ -53,16 +54,14 @@ def held(work: Path, command: str) -> Iterator[None]:
         raise MachineRefused(f"cannot use the work folder {work}: {error.strerror}; choose another --work") from error
     with file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise MachineRefused(
-                    f"cannot lock {work / LOCK}: {error.strerror}; put --work on a local disk"
-                ) from error
+            _lock(file)
+        except BlockingIOError as error:
             file.seek(0)
             raise WorkFolderHeld(
                 f"the work folder {work} is held by {_holder(file.read())}; wait for it, or choose another --work"
             ) from error
+        except OSError as error:
+            raise MachineRefused(f"cannot lock {work / LOCK}: {error.strerror}; put --work on a local disk") from error
         file.truncate(0)
         started = datetime.now(UTC).isoformat(timespec="seconds")
         file.write(json.dumps({"pid": os.getpid(), "command": command, "started": started}))
@@ -71,6 +70,24 @@ def held(work: Path, command: str) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+
+
+def _lock(file: TextIO) -> None:
+    """Lock `file` for a build. `holder` has the lock for an instant too, so one refusal says nothing yet.
+
+    Raises:
+        BlockingIOError: another build has it.
+    """
+    until = time.monotonic() + ASKED_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(ASKED_S / 20)
+        else:
+            return
 
 
 def holder(work: Path) -> str | None:

@@ -1,14 +1,17 @@
-"""Pruning a work folder keeps the collection of the manifest, and never leaves nothing."""
+"""Pruning a work folder keeps the collection of the manifest, and never leaves nothing; one build at a time holds it."""
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from pathlib import Path
 
 import pytest
 
 from manifests.artifact import Artifact, BuiltCollection
 from manifests.errors import IndexRefused
-from pipeline.work import LINK, prune, switch_link
+from pipeline.errors import WorkFolderHeld
+from pipeline.work import LINK, LOCK, held, holder, prune, switch_link
 
 OLDER, NEWER, ELSEWHERE = "papers_00000000000a", "papers_00000000000b", "papers_00000000000c"
 
@@ -55,3 +58,27 @@ def test_the_manifest_of_another_folder_removes_nothing(work: Path) -> None:
     assert refused.value.exit_code == 6
     assert sorted(work.rglob("*")) == before
     assert set(Artifact.read(work).collections) == {OLDER, NEWER}
+
+
+def test_a_build_that_starts_while_status_asks_who_holds_the_folder_is_not_refused(tmp_path: Path) -> None:
+    with (tmp_path / LOCK).open("w") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        answered = threading.Timer(0.2, fcntl.flock, (asking, fcntl.LOCK_UN))
+        answered.start()
+
+        try:
+            with held(tmp_path, "build"):
+                assert "build" in str(holder(tmp_path))
+        finally:
+            answered.join()
+
+    assert holder(tmp_path) is None
+
+
+def test_a_folder_that_stays_held_is_refused_and_its_holder_named(tmp_path: Path) -> None:
+    with (
+        held(tmp_path, "build snapshots/one"),
+        pytest.raises(WorkFolderHeld, match=r"pid \d+ \(build snapshots/one"),
+        held(tmp_path, "another"),
+    ):
+        pass
