@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+
+from serve.errors import StateFailed
 
 log = logging.getLogger("serve.calls")
 
@@ -54,8 +57,15 @@ class Metrics:
         )
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A gauge whose value is read when it is asked for."""
-        Gauge(name, text, registry=self.registry).set_function(read)
+        """A gauge whose value is read when it is asked for; NaN while the state database fails."""
+
+        def value() -> float:
+            try:
+                return read()
+            except StateFailed:
+                return math.nan
+
+        Gauge(name, text, registry=self.registry).set_function(value)
 
     @contextmanager
     def call(self, tool: str, request_id: str) -> Iterator[Callable[[str], None]]:

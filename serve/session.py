@@ -103,7 +103,7 @@ class Sessions:
 
     def look(self, session_id: str) -> Session:
         """The session as it is; not a use of it."""
-        with self._state.transaction() as sql:
+        with self._state.transaction("DEFERRED") as sql:
             return self._live(sql, session_id)
 
     def check_room(self, session_id: str) -> Session:
@@ -144,7 +144,7 @@ class Sessions:
 
     def returned(self, session_id: str) -> tuple[Session, list[str]]:
         """The session and the papers last returned in it, newest first, at most `PAPERS_LISTED_MAX`."""
-        with self._state.transaction() as sql:
+        with self._state.transaction("DEFERRED") as sql:
             session = self._live(sql, session_id)
             rows = sql.execute(
                 "SELECT paper_id FROM seen WHERE session = ? ORDER BY position DESC LIMIT ?",
@@ -168,7 +168,7 @@ class Sessions:
 
     def live(self) -> int:
         """How many sessions are open."""
-        with self._state.transaction() as sql:
+        with self._state.transaction("DEFERRED") as sql:
             return int(
                 sql.execute(
                     "SELECT count(*) FROM session WHERE ended_at IS NULL AND used_at > ?",

@@ -81,10 +81,10 @@ class State:
                 self._connection.execute(f"BEGIN {mode}")
                 try:
                     yield self._connection
+                    self._connection.commit()
                 except BaseException:  # also a cancelled or interrupted call stores nothing; raised again
                     self._connection.rollback()
                     raise
-                self._connection.commit()
             except sqlite3.Error as error:
                 log.error("state database failed: %s", error)  # noqa: TRY400 -- a full disk needs no traceback
                 raise StateFailed(str(error)) from error

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from serve.errors import StateFailed
 from serve.observe import JsonLines, Metrics, TextLines, part, set_up_logging
 
 
@@ -71,6 +72,21 @@ def test_the_parts_of_a_call_are_timed_and_an_unfinished_one_is_cancelled(caplog
     assert 'serve_calls_total{outcome="cancelled",tool="search_papers"} 1.0' in page
     assert "nowhere" not in page
     assert "_created" not in page
+
+
+def test_a_gauge_that_cannot_be_read_leaves_the_other_metrics_readable():
+    metrics = Metrics()
+
+    def fail():
+        raise StateFailed("disk full")
+
+    metrics.gauge("serve_sessions_open", "Open search sessions.", fail)
+    metrics.calls.labels("search_papers", "internal").inc()
+
+    page = metrics.page().decode()
+
+    assert "serve_sessions_open NaN" in page
+    assert 'serve_calls_total{outcome="internal",tool="search_papers"} 1.0' in page
 
 
 def test_logging_goes_to_standard_error_only(capsys):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
@@ -38,6 +40,21 @@ def test_rounds_bring_new_papers_until_the_ranking_is_used_up(sessions):
     assert [len(left_out) for _, left_out, *_ in rounds] == [0, 10, 20, 30]
     assert [one.round for one in rounds] == [1, 2, 3, 4]
     assert page(sessions, sessions.open("", None)).papers == RANKING[:10]
+
+
+def test_a_session_is_looked_at_while_another_program_writes(sessions, state, tmp_path):
+    session_id = sessions.open("", None)
+    page(sessions, session_id, 2)
+    with state.transaction() as sql:
+        sql.execute("PRAGMA busy_timeout = 0")
+
+    with closing(sqlite3.connect(tmp_path / "serve.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        looked, (returned, papers), live = sessions.look(session_id), sessions.returned(session_id), sessions.live()
+
+    assert looked == returned
+    assert papers == ["p1", "p0"]
+    assert live == 1
 
 
 def test_what_does_not_fit_stays_new(sessions):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,22 @@ def test_a_failed_transaction_stores_nothing(path):
 
     with pytest.raises(StateFailed), state.transaction() as sql:
         sql.executemany("INSERT INTO meta VALUES ('a', ?)", [(b"1",), (b"2",)])
+
+    with state.transaction() as sql:
+        assert sql.execute("SELECT count(*) FROM meta WHERE name = 'a'").fetchone() == (0,)
+    state.close()
+
+
+def test_a_commit_that_fails_stores_nothing_and_the_next_transaction_works(path):
+    state = open_state(path, key=None)
+    state._connection.execute("PRAGMA journal_mode = DELETE")  # as on network storage: there a reader blocks a commit
+    state._connection.execute("PRAGMA busy_timeout = 0")
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM meta").fetchall()
+        with pytest.raises(StateFailed), state.transaction() as sql:
+            sql.execute("INSERT INTO meta VALUES ('a', ?)", (b"1",))
 
     with state.transaction() as sql:
         assert sql.execute("SELECT count(*) FROM meta WHERE name = 'a'").fetchone() == (0,)
