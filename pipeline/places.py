@@ -12,7 +12,7 @@ from typing import Self
 from manifests.lite import is_lite
 from pipeline.corpus import FACTS
 from pipeline.errors import UsageError
-from pipeline.snapshot import open_snapshot
+from pipeline.snapshot import read_card
 from pipeline.work import LINK, Target
 
 APPLICATION = "icml-paper-search"
@@ -31,7 +31,7 @@ class Places:
     @classmethod
     def of_snapshot(cls, args: argparse.Namespace, environment: Mapping[str, str]) -> Self:
         """For a command that starts from a snapshot: NAME is the snapshot's own name."""
-        name = open_snapshot(args.snapshot).card.name
+        name = read_card(args.snapshot).name
         return cls._of(args, environment, args.work or Path("builds") / name, name)
 
     @classmethod

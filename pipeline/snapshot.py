@@ -135,7 +135,7 @@ def open_snapshot(folder: Path) -> Snapshot:
     Raises:
         InputRefused: no such folder, snapshot.json not strictly right, or the papers file absent or not the pinned one.
     """
-    snapshot = Snapshot(folder, _read_card(folder / CARD))
+    snapshot = Snapshot(folder, read_card(folder))
     try:
         found = file_sha256(snapshot.path)
     except OSError as error:
@@ -148,7 +148,13 @@ def open_snapshot(folder: Path) -> Snapshot:
     return snapshot
 
 
-def _read_card(path: Path) -> Card:
+def read_card(folder: Path) -> Card:
+    """What snapshot.json in `folder` says; the papers file is not looked at.
+
+    Raises:
+        InputRefused: no such folder, or snapshot.json not strictly right.
+    """
+    path = folder / CARD
     try:
         content = json.loads(path.read_bytes().decode("utf-8-sig"), object_pairs_hook=unique_keys)
         return Card.model_validate(content)

@@ -9,7 +9,7 @@ from manifests.artifact import Artifact
 from manifests.contract import read_manifest
 from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import IndexRefused, InputRefused
-from pipeline.corpus import read_corpus
+from pipeline.corpus import Corpus, read_corpus
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.errors import StoreDamaged
 from pipeline.work import LINK, holder, unfinished
@@ -18,11 +18,12 @@ from pipeline.work import LINK, holder, unfinished
 def status(work: Path, manifest_path: Path, store: Path, spec: EmbeddingSpec) -> dict[str, Any]:
     """One fact a key; what is absent is null."""
     link = work / LINK
+    corpus = _corpus(work)
     return {
         "work": str(work),
         "held_by": holder(work),
-        "papers": _corpus(work),
-        "vectors": _vectors(work, store, spec),
+        "papers": corpus.facts.rows if isinstance(corpus, Corpus) else corpus,
+        "vectors": _vectors(corpus, store, spec) if isinstance(corpus, Corpus) else None,
         "collections": _collections(work),
         "unfinished": [path.name for path in unfinished(work)],
         "link": str(link.readlink()) if link.is_symlink() else None,
@@ -30,19 +31,18 @@ def status(work: Path, manifest_path: Path, store: Path, spec: EmbeddingSpec) ->
     }
 
 
-def _corpus(work: Path) -> int | str | None:
+def _corpus(work: Path) -> Corpus | str | None:
+    """The corpus, else why there is none, else (in a folder without anything) None."""
     try:
-        return read_corpus(work).facts.rows
+        return read_corpus(work)
     except InputRefused as refusal:
         return str(refusal) if work.is_dir() and any(work.iterdir()) else None
 
 
-def _vectors(work: Path, folder: Path, spec: EmbeddingSpec) -> dict[str, int] | str | None:
+def _vectors(corpus: Corpus, folder: Path, spec: EmbeddingSpec) -> dict[str, int] | str:
+    wanted = set(corpus.text_sha256s())
     try:
-        wanted = set(read_corpus(work).text_sha256s())
         missing = len(EmbeddingStore(folder, spec, create=False).missing(wanted))
-    except InputRefused:
-        return None
     except StoreDamaged as damage:
         return str(damage)
     return {"texts": len(wanted), "stored": len(wanted) - missing}

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
+from manifests.files import file_sha256
 from pipeline.__main__ import main
 from pipeline.snapshot import Provenance
 from pipeline.snapshot_write import write_snapshot
@@ -212,3 +213,23 @@ def test_status_counts_distinct_texts_and_makes_nothing(tmp_path: Path, capsys: 
 
     assert found["vectors"] == {"texts": 148, "stored": 0}
     assert not (tmp_path / "store").exists()
+
+
+def test_a_command_reads_each_file_whole_once_to_compare_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files: list[str] = []
+
+    def noted(path: Path) -> str:
+        files.append(path.name)
+        return file_sha256(path)
+
+    monkeypatch.setattr("pipeline.snapshot.file_sha256", noted)
+    monkeypatch.setattr("pipeline.corpus.file_sha256", noted)
+    work, store = ("--work", tmp_path / "work"), ("--store", tmp_path / "store")
+
+    told(capsys, "load", SAMPLE, *work)
+    told(capsys, "status", *work, *store)
+
+    assert files.count("papers.jsonl") == 1
+    assert files.count("papers.parquet") == 1
