@@ -124,7 +124,8 @@ def papers_answer(papers: Sequence[Paper], unknown: Sequence[str], *, shape: Lay
         lines.extend(_abstract_lines(paper, shape.preview))
     if shown and any(len(visible(paper["abstract"])) > shape.preview for paper in shown):
         how = f"cut at {shape.preview} characters" if shape.preview else "left out"
-        lines.append(f"Abstracts {how} to fit; ask for fewer papers to read them whole.")
+        fewer = "; ask for fewer papers to read them whole" if len(papers) > 1 else ""
+        lines.append(f"Abstracts {how} to fit{fewer}.")
     if unshown:
         lines.append("Not shown, to fit; ask again for: " + _ids([paper["paper_id"] for paper in unshown]))
     if unknown:
@@ -158,11 +159,9 @@ def cut_notes(found: int, shape: Layout, *, abstracts: bool, in_session: bool, s
     """What the answer had to leave out, and how to see it."""
     notes = []
     if shape.hits < found:
-        how = "the next round brings them" if in_session else "ask for fewer"
+        how = "the next round brings them" if in_session else "a session brings them in further rounds"
         if session_full:
             how = "this session holds as many papers as it may: close it and open a new one"
-        elif abstracts:
-            how += ", or set include_abstract false"
         notes.append(f"{counted(found - shape.hits, 'more paper')} did not fit; {how}.")
     if abstracts and shape.preview < PREVIEWS[0]:
         how = f"cut to {shape.preview} characters" if shape.preview else "left out"

@@ -72,10 +72,14 @@ def _boolean(value: Any) -> Any:
     return value
 
 
-def _identifier(value: str | None) -> str | None:
-    if value is not None and (not visible(value) or value.strip().lower() in NO_VALUE):
-        raise _wrong("must be an id from open_search_session; leave it out, or pass JSON null, to search without")
-    return value.strip() if value is not None else None
+def _session_id(value: str, without: str = "") -> str:
+    if not visible(value) or value.strip().lower() in NO_VALUE:
+        raise _wrong(f"must be an id from open_search_session{without}")
+    return value.strip()
+
+
+def _optional_session_id(value: str | None) -> str | None:
+    return None if value is None else _session_id(value, "; to go without a session, leave it out or pass JSON null")
 
 
 def _query(value: str) -> str:
@@ -92,8 +96,8 @@ def _paper_ids(value: list[str]) -> list[str]:
 
 
 Query = Annotated[str, AfterValidator(_query)]
-SessionId = Annotated[str, AfterValidator(_identifier)]
-OptionalSessionId = Annotated[str | None, AfterValidator(_identifier)]
+SessionId = Annotated[str, AfterValidator(_session_id)]
+OptionalSessionId = Annotated[str | None, AfterValidator(_optional_session_id)]
 Boolean = Annotated[bool, BeforeValidator(_boolean)]
 PaperIds = Annotated[list[str], AfterValidator(_paper_ids)]
 TopK = Annotated[int, Field(ge=1, le=50)]

@@ -186,8 +186,9 @@ class PaperSearch:
             in_session=request.session_id is not None,
             session_full=page.full,
         )
-        if request.session_id is not None and found < top_k:
-            cut.append(f"That was the rest of this window of {depth} candidates; raise search_depth or ask otherwise.")
+        if request.session_id is not None and len(shown) == found < top_k:
+            deeper = "raise search_depth or " if depth < DEPTH_MAX else ""
+            cut.append(f"That was the rest of this window of {depth} candidates; {deeper}ask another query.")
         return answers.search_answer(heading, shown, self._index.papers, shape=shape, cut=cut)
 
     def _resolve(self, asked: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -85,22 +85,38 @@ def test_a_search_answer_is_bounded_and_hits_come_before_previews(chars_max, abs
     assert (shape.hits == 50) == ("did not fit" not in answer)
 
 
+@pytest.mark.parametrize("abstracts", [True, False])
 @pytest.mark.parametrize(
-    ("abstracts", "in_session", "session_full", "advice"),
+    ("in_session", "session_full", "advice"),
     [
-        (True, False, False, "ask for fewer, or set include_abstract false."),
-        (False, False, False, "ask for fewer."),
-        (True, True, False, "the next round brings them, or set include_abstract false."),
-        (False, True, False, "the next round brings them."),
-        (True, True, True, "this session holds as many papers as it may: close it and open a new one."),
+        (False, False, "a session brings them in further rounds."),
+        (True, False, "the next round brings them."),
+        (True, True, "this session holds as many papers as it may: close it and open a new one."),
     ],
 )
 def test_the_advice_for_what_did_not_fit_can_be_followed(abstracts, in_session, session_full, advice):
-    shape = answers.Layout(5, 500)
+    papers = {stored["paper_id"]: stored for stored in (paper(number) for number in range(20))}
+    hits = [Hit(paper_id, 0.5) for paper_id in papers]
+    shape = answers.layout(hits, papers, abstracts=abstracts, chars_max=2_000)
 
     cut = answers.cut_notes(20, shape, abstracts=abstracts, in_session=in_session, session_full=session_full)
 
-    assert cut == [f"15 more papers did not fit; {advice}"]
+    assert 0 < shape.hits < 20
+    assert shape.hits == answers.layout(hits, papers, abstracts=False, chars_max=2_000).hits
+    assert cut[0] == f"{20 - shape.hits} more papers did not fit; {advice}"
+    assert ("get_papers" in "".join(cut[1:])) == abstracts
+
+
+def test_an_abstract_longer_than_an_answer_is_cut_without_advice_to_ask_for_less():
+    papers = [paper(number, abstract="long " * 2_000) for number in range(2)]
+
+    one, two = (
+        answers.papers_answer(some, [], shape=answers.papers_layout(some, [], chars_max=5_000), session_note="")
+        for some in (papers[:1], papers)
+    )
+
+    assert one.endswith("to fit.")
+    assert two.endswith("to fit; ask for fewer papers to read them whole.")
 
 
 def test_one_hit_that_does_not_fit_is_response_too_large():

@@ -300,6 +300,28 @@ async def test_papers_that_did_not_fit_are_not_recorded(make_bench, index):
     assert max(len(first), len(second)) <= 4_000
 
 
+async def test_the_rest_of_a_window_is_announced_only_when_it_was_shown(make_bench, limits, index):
+    for stored in index.papers.values():
+        stored["title"] = "long title " * 15
+    nearly_full = make_bench(session_limits=limits._replace(papers=12))
+    narrow = make_bench(output_chars=4_000)
+
+    full = await nearly_full.search(session_id=await nearly_full.open(), search_depth=20, top_k=50)
+    unfit = await narrow.search(session_id=await narrow.open(), search_depth=20, top_k=50)
+
+    assert len(shown_ids(full)) == 12
+    assert "That was the rest" not in full + unfit
+
+
+async def test_the_rest_of_the_deepest_window_brings_no_advice_to_go_deeper(bench):
+    session_id = await bench.open()
+    bench.index.answer = lambda depth: [Hit("paper000", 0.4)]
+
+    text = await bench.search(session_id=session_id, search_depth=500)
+
+    assert "That was the rest of this window of 500 candidates; ask another query." in text
+
+
 async def test_status_and_close_tell_the_progress(bench):
     session_id = await bench.open(label="graphs \u202e")
     await bench.search(session_id=session_id, top_k=2)

@@ -206,7 +206,9 @@ WRONG = [
     ("open_search_session", {"label": "x" * 121}, "label must have at most 120 characters"),
     ("open_search_session", {"label": None}, "label must be a string"),
     ("open_search_session", {"default_top_k": 51}, "default_top_k must be at most 50"),
-    ("close_search_session", {"session_id": "undefined"}, "session_id must be an id"),
+    ("close_search_session", {"session_id": "undefined"}, "session_id must be an id from open_search_session. "),
+    ("search_session_status", {"session_id": "null"}, "session_id must be an id from open_search_session. "),
+    ("get_papers", {"paper_ids": ["a"], "session_id": "null"}, "to go without a session, leave it out or pass JSON"),
     ("search_session_status", {"session_id": "x", "include_papers": "maybe"}, "include_papers must be true or false"),
     ("list_paper_areas", {"area": "x"}, '"area" is not an argument: this tool takes none'),
 ]
