@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from manifests.errors import InputRefused
+from pipeline.fetch import icml_events
 from pipeline.fetch.import_parts import TEXT_LIMIT_SHOWN, Parting, parting_of
 from pipeline.fetch.import_rows import BadCell, Number, Row
 from pipeline.records import RECORD_KEYS
@@ -39,8 +40,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "decision": ("decision",),
     "status": ("status",),
     "track": ("track",),
-    "event": ("type", "eventtype", "event_type"),
-    "event_url": ("virtualsite_url",),
+    **icml_events.KNOWN,
 }
 LISTS = ("authors", "keywords")
 FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
@@ -189,10 +189,7 @@ def _check_mapping(ours: str, column: str, found: Mapping[str, None]) -> None:
 def _known(ours: str, found: Mapping[str, None]) -> str | None:
     # "Decision" and "PDF URL" say what `decision` and `pdf_url` say; the name as it is known goes first.
     folded = {_folded(name): name for name in sorted(found, key=lambda name: name == _folded(name))}
-    # icml.cc numbers events, not papers: an oral is another event than its poster.
-    if ours == "id" and "virtualsite_url" in folded:
-        return None
-    if ours == "event" and "virtualsite_url" not in folded:
+    if icml_events.misleads(ours, folded):
         return None
     return next((folded[name] for name in KNOWN[ours] if name in folded), None)
 

@@ -6,13 +6,12 @@ import re
 from collections import Counter
 from typing import Any
 
+from pipeline.fetch import icml_events
 from pipeline.fetch.decisions import ORAL, POSITION, SPOTLIGHT
+from pipeline.fetch.icml_events import Event
 from pipeline.fetch.import_columns import Columns, flag, id_in_url, text, texts
 from pipeline.fetch.import_rows import BadCell, Row
-from pipeline.fetch.same_paper import Event
 from pipeline.records import faults_of
-
-POSTER = re.compile(r"poster", re.IGNORECASE)
 
 
 def record_of(row: Row, columns: Columns, cases: Counter[str]) -> dict[str, Any]:
@@ -98,13 +97,11 @@ def event_of(row: Row, columns: Columns) -> Event | None:
 
 
 def is_talk(row: Row, columns: Columns) -> bool:
-    """Whether an icml.cc event is no poster, by its type or else by its page."""
-    said = columns.cell(row, "event") or columns.cell(row, "event_url")
-    return bool(said) and not POSTER.search(str(said))
+    """Whether the row is of an icml.cc event that is no poster."""
+    return icml_events.is_talk(columns.cell(row, "event"), columns.cell(row, "event_url"))
 
 
 def kind_of(row: Row, columns: Columns, cases: Counter[str]) -> str:
-    """The kind of an icml.cc event: its type, else what its page says (`/virtual/2026/oral/70000`), else nothing."""
+    """The kind of an icml.cc event; empty where the row says none."""
     kind, page = (text(columns.cell(row, key), key, columns, cases) for key in ("event", "event_url"))
-    told = re.search(r"/([A-Za-z-]+)/\d+/?$", page or "")
-    return kind or (told[1] if told else "")
+    return icml_events.kind_said(kind, page)

@@ -112,7 +112,7 @@ def _json(text: str, path: Path) -> Iterator[Row | BadRow]:
         content = _parsed(text)
     except (ValueError, RecursionError) as error:
         raise InputRefused(f"{path} is not whole JSON: {error}; get it again") from error
-    # icml.cc and many others wrap the list: {"count": ..., "results": [...]}.
+    # Many downloads wrap the list: {"count": ..., "results": [...]}.
     lists = [value for value in content.values() if isinstance(value, list)] if isinstance(content, dict) else [content]
     if len(lists) != 1 or not isinstance(lists[0], list):
         raise InputRefused(f"{path}: expected a list of objects, or one object with exactly one list in it")

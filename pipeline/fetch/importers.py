@@ -1,13 +1,12 @@
 """`fetch file`: a list of papers that somebody already has -> snapshots/NAME.
 
 Reads    one JSONL, JSON, CSV, TSV or Parquet file (import_rows.py), column by column (import_columns.py)
-Writes   snapshots/NAME, whole or not at all, papers in the order of the file
+Writes   snapshots/NAME, whole or not at all, papers in the order of the file (icml.cc: those with a talk alone last)
 Holds    papers + rows left out by reason + rows merged = rows of the file
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,10 @@ from typing import Any
 from manifests.errors import InputRefused
 from manifests.files import file_sha256
 from pipeline.errors import BadRecords
-from pipeline.fetch.decisions import ORAL, SPOTLIGHT, accepts, refusal
+from pipeline.fetch.decisions import accepts, refusal
+from pipeline.fetch.icml_events import presents_paper
 from pipeline.fetch.import_columns import Columns, columns_of
-from pipeline.fetch.import_record import POSTER, event_of, is_talk, kind_of, record_of, wordings_of
+from pipeline.fetch.import_record import event_of, is_talk, kind_of, record_of, wordings_of
 from pipeline.fetch.import_rows import BadCell, BadRow, Format, Row, read_rows
 from pipeline.fetch.same_paper import Papers, same_titles
 from pipeline.progress import Report, silent
@@ -29,8 +29,6 @@ from pipeline.snapshot import Provenance, Snapshot
 from pipeline.snapshot_write import free_folder, provenance_of, write_snapshot
 
 FAULTS_NAMED_MAX = 20
-
-NO_PAPER_EVENT = re.compile(r"\bsession\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -132,7 +130,7 @@ def _take(row: Row | BadRow, columns: Columns, found: _Found) -> None:
 
 def _left_out(row: Row, columns: Columns, found: _Found, cases: Counter[str]) -> str | None:
     event = kind_of(row, columns, cases)
-    if event and not _presents_paper(event):
+    if event and not presents_paper(event):
         return "not_a_paper"
     if not {"decision", "status"} & columns.theirs.keys():
         return None
@@ -148,12 +146,6 @@ def _left_out(row: Row, columns: Columns, found: _Found, cases: Counter[str]) ->
         raise UnknownDecision(f"decision {wording!r:.80} is none that is known")
     cases["status_says_otherwise"] += any(map(refusal, wordings))
     return None
-
-
-def _presents_paper(event: str) -> bool:
-    """As "Poster" and "Virtual presentation / top 25% paper" do; "Doctoral Consortium" and "Oral Session" do not."""
-    presented = any(pattern.search(event) for pattern in (POSTER, ORAL, SPOTLIGHT))
-    return presented and not NO_PAPER_EVENT.search(event)
 
 
 def _check(task: Import, found: _Found, rows: int) -> None:

@@ -11,24 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from pipeline.fetch.icml_events import Event, Kind
 from pipeline.fetch.import_columns import id_in_url
 from pipeline.fetch.import_rows import BadCell
 
-Kind = Literal["poster", "talk"]
 Record = dict[str, Any]
 
 PRESENTATION = ("spotlight", "oral")
 FILLED = ("abstract", "authors", "keywords", "primary_area", "forum_url", "pdf_url")
-
-
-@dataclass(frozen=True)
-class Event:
-    """What icml.cc says of a row: a poster or a talk; whether the list gives papers an id beside the event's."""
-
-    kind: Kind
-    has_id: bool
 
 
 @dataclass
