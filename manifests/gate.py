@@ -35,12 +35,13 @@ from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.errors import Difference, IndexRefused, MilvusError
 from manifests.hybrid import Hit, hybrid, lexical
 from manifests.lite import LiteEngine, is_lite, linked
-from manifests.milvus import Milvus
+from manifests.milvus import CALL_TIMEOUT_S, Milvus
 from manifests.scratch import scratch_folder
 from manifests.texts import search_text_of
 
 _CANARY_TOKENS = 32
-_TIMEOUT_S = 60.0
+# One attempt to connect to a server; `wait_s` allows for more of them.
+_CONNECT_S = 5.0
 # Lite builds its BM25 index in the first query: 10 s of processor time at 50,000 papers, on a busy machine minutes.
 _FIRST_QUERY_TIMEOUT_S = 900.0
 
@@ -195,7 +196,7 @@ def _open_server(uri: str, token: str | None, wait_s: float) -> Milvus:
     pause_s = 0.5
     while True:
         try:
-            return Milvus(uri, token=token, timeout_s=max(5.0, min(_TIMEOUT_S, wait_s)))
+            return Milvus(uri, token=token, connect_s=max(_CONNECT_S, min(CALL_TIMEOUT_S, wait_s)))
         except MilvusError:
             if time.monotonic() + pause_s > deadline:
                 raise
@@ -218,19 +219,23 @@ def _verified(
     rows = 0
     canary: Paper | None = None
     searched_wrongly: list[Difference] = []
+    unnamed = 0
     for row in milvus.rows(name, [field.name for field in FIELDS]):
         rows += 1
         digests[row[KEY]] = paper_digest(row)
         if canary is None or (row[SEARCH_TEXT] and not canary[SEARCH_TEXT]):
             canary = dict(row)
         papers[row[KEY]] = {field.name: row[field.name] for field in RECORD_FIELDS}
-        searched_wrongly += part_differences(f"search text of {row[KEY]}", search_text_of(row), row[SEARCH_TEXT])
+        wrong = part_differences(f"search text of {row[KEY]}", search_text_of(row), row[SEARCH_TEXT])
+        if len(searched_wrongly) < IDS_NAMED_MAX:  # both texts of every paper would be a second corpus in memory
+            searched_wrongly += wrong
+        else:
+            unnamed += len(wrong)
     differing = segments + part_differences("rows", str(manifest.corpus.rows), str(rows))
     differing += content_differences(manifest, digests, corpus_digests)
     differing += catalogue_differences(manifest.catalogue, papers.values())
-    if len(searched_wrongly) > IDS_NAMED_MAX:
-        rest = len(searched_wrongly) - IDS_NAMED_MAX
-        searched_wrongly[IDS_NAMED_MAX:] = [Difference(f"search text of {rest} more papers", "as made here", "others")]
+    if unnamed:
+        searched_wrongly.append(Difference(f"search text of {unnamed} more papers", "as made here", "others"))
     differing += searched_wrongly
     if differing:
         raise IndexRefused(subject, differing)

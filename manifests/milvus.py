@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 # gRPC's C core writes keep-alive noise to standard error unless told before it is loaded.
@@ -43,22 +44,30 @@ logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs what it then
 PAGE_ROWS = 2_000
 # Candidates of a filtered dense request: all of a collection of this size, at some milliseconds a query.
 FILTERED_EF = 16_384
+CALL_TIMEOUT_S = 60.0
 _SEAL_TIMEOUT_S = 3_600.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@contextmanager
+def _translating(uri: str) -> Iterator[None]:
+    """The SDK's failures inside it, as ours."""
+    try:
+        yield
+    except MilvusException as error:
+        raise _ours(error, uri, error.message or f"code {error.code}") from error
+    except grpc.RpcError as error:
+        raise _ours(error, uri, _grpc_cause(error)) from error
+
+
 def _translated(method: Callable[Concatenate[Milvus, P], R]) -> Callable[Concatenate[Milvus, P], R]:
-    """`method` with the SDK's failures as ours."""
+    """`method`, which is no generator, with the SDK's failures as ours."""
 
     def translated(self: Milvus, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
+        with _translating(self.uri):
             return method(self, *args, **kwargs)
-        except MilvusException as error:
-            raise _ours(error, self.uri, error.message or f"code {error.code}") from error
-        except grpc.RpcError as error:
-            raise _ours(error, self.uri, _grpc_cause(error)) from error
 
     return translated
 
@@ -69,23 +78,19 @@ class Milvus:
     Args:
         uri: `http(s)://…`, or the `unix:…` address of a server or of a Lite engine.
         token: of a server or Zilliz Cloud; None for none.
-        timeout_s: for every call that does not state its own.
+        connect_s: for the connection; a call that does not state its own limit has `CALL_TIMEOUT_S`.
 
     Raises:
         MilvusError: nobody answers at `uri`.
     """
 
-    def __init__(self, uri: str, *, token: str | None = None, timeout_s: float = 60.0) -> None:
+    def __init__(self, uri: str, *, token: str | None = None, connect_s: float = CALL_TIMEOUT_S) -> None:
         self.uri = uri
-        self._timeout_s = timeout_s
         try:
-            self._client = MilvusClient(uri, token=token or "", timeout=timeout_s)
-        except MilvusException as error:
-            raise _ours(error, uri, error.message or f"code {error.code}") from error
+            with _translating(uri):
+                self._client = MilvusClient(uri, token=token or "", timeout=connect_s)
         except ValueError as error:  # such as a port out of range
             raise _ours(error, uri, str(error)) from error
-        except grpc.RpcError as error:
-            raise _ours(error, uri, _grpc_cause(error)) from error
 
     def __enter__(self) -> Self:
         return self
@@ -93,6 +98,7 @@ class Milvus:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @_translated
     def close(self) -> None:
         """Close the connection; the engine itself runs on."""
         self._client.close()
@@ -100,7 +106,7 @@ class Milvus:
     @_translated
     def collections(self) -> list[str]:
         """Names of all collections."""
-        return sorted(self._client.list_collections(timeout=self._timeout_s))
+        return sorted(self._client.list_collections(timeout=CALL_TIMEOUT_S))
 
     @_translated
     def create(self, name: str, dimension: int) -> None:
@@ -146,7 +152,7 @@ class Milvus:
             index_params=self._index_params(),
             num_shards=1,  # a server keeps BM25 statistics per shard
             consistency_level="Strong",
-            timeout=self._timeout_s,
+            timeout=CALL_TIMEOUT_S,
         )
 
     def _index_params(self) -> Any:
@@ -173,7 +179,7 @@ class Milvus:
     @_translated
     def insert(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add `rows` (every scalar field and `dense`); all of them or none."""
-        self._client.insert(name, list(rows), timeout=self._timeout_s)
+        self._client.insert(name, list(rows), timeout=CALL_TIMEOUT_S)
 
     @_translated
     def seal(self, name: str) -> None:
@@ -184,11 +190,11 @@ class Milvus:
         """
         # Lite calls every index finished, and builds those of a loaded collection after a flush when nobody waits: one
         # that is still at it when the engine ends is lost. Of a released collection it builds them in `load`.
-        self._client.release_collection(name, timeout=self._timeout_s)
+        self._client.release_collection(name, timeout=CALL_TIMEOUT_S)
         self._client.flush(name, timeout=_SEAL_TIMEOUT_S)
         deadline = time.monotonic() + _SEAL_TIMEOUT_S
-        for index in self._client.list_indexes(name):
-            while not _finished(self._client.describe_index(name, index, timeout=self._timeout_s)):
+        for index in self._client.list_indexes(name, timeout=CALL_TIMEOUT_S):
+            while not _finished(self._client.describe_index(name, index, timeout=CALL_TIMEOUT_S)):
                 if time.monotonic() > deadline:
                     raise MilvusTimeout(f"index {index} of {name} at {self.uri} is not finished after an hour")
                 time.sleep(0.5)
@@ -202,45 +208,40 @@ class Milvus:
     @_translated
     def drop(self, name: str) -> None:
         """Remove the collection `name`."""
-        self._client.drop_collection(name, timeout=self._timeout_s)
+        self._client.drop_collection(name, timeout=CALL_TIMEOUT_S)
 
     @_translated
     def describe(self, name: str) -> CollectionFacts:
         """What Milvus says of `name`, in the manifest's words."""
-        description = self._client.describe_collection(name, timeout=self._timeout_s)
+        description = self._client.describe_collection(name, timeout=CALL_TIMEOUT_S)
         indexes = [
-            self._client.describe_index(name, index, timeout=self._timeout_s)
-            for index in sorted(self._client.list_indexes(name))
+            self._client.describe_index(name, index, timeout=CALL_TIMEOUT_S)
+            for index in sorted(self._client.list_indexes(name, timeout=CALL_TIMEOUT_S))
         ]
         return observed_facts(description, indexes)
 
     @_translated
     def count(self, name: str) -> int:
         """Rows that a query sees."""
-        rows = self._client.query(name, filter="", output_fields=["count(*)"], timeout=self._timeout_s)
+        rows = self._client.query(name, filter="", output_fields=["count(*)"], timeout=CALL_TIMEOUT_S)
         return int(rows[0]["count(*)"])
 
-    @_translated
     def rows(self, name: str, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Every row of `name` with `fields`."""
-        return self._pages(name, list(fields))
-
-    def _pages(self, name: str, fields: list[str]) -> Iterator[dict[str, Any]]:
-        iterator = self._client.query_iterator(
-            name, batch_size=PAGE_ROWS, output_fields=fields, timeout=self._timeout_s
-        )
-        try:
-            while page := iterator.next():
-                yield from page
-        except (MilvusException, grpc.RpcError) as error:
-            raise _ours(error, self.uri, str(error)) from error
-        finally:
-            iterator.close()
+        with _translating(self.uri):
+            iterator = self._client.query_iterator(
+                name, batch_size=PAGE_ROWS, output_fields=list(fields), timeout=CALL_TIMEOUT_S
+            )
+            try:
+                while page := iterator.next():
+                    yield from page
+            finally:
+                iterator.close()
 
     @_translated
     def vector(self, name: str, paper_id: str) -> list[float]:
         """The stored vector of one paper."""
-        rows = self._client.get(name, ids=[paper_id], output_fields=[DENSE], timeout=self._timeout_s)
+        rows = self._client.get(name, ids=[paper_id], output_fields=[DENSE], timeout=CALL_TIMEOUT_S)
         if not rows:
             raise MilvusError(f"{name} at {self.uri} holds no paper {paper_id!r}")
         return [float(value) for value in rows[0][DENSE]]

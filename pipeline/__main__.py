@@ -130,20 +130,23 @@ def _validate(args: argparse.Namespace, environment: Environment) -> int:
     with Console().stage("validate") as report:
         verdict = validate(places, args.snapshot, args.model, report)
     facts = {
-        "ok": not verdict.differences,
+        "ok": verdict.exit_code == 0,
         "digest": verdict.digest,
         "differences": [asdict(each) for each in verdict.differences],
         "not_compared": [each._asdict() for each in verdict.not_compared],
     }
     left_out = f"not compared: {', '.join(map(str, verdict.not_compared))}" if verdict.not_compared else ""
-    if not verdict.differences:
+    if verdict.exit_code == 0:
         found = f"what is at hand is as it pins; {left_out};" if left_out else "everything it pins is in place,"
         return _say(args, facts, f"{places.manifest}: {found} digest {verdict.digest}")
-    lines = "".join(f"\n  - {difference}" for difference in verdict.differences)
-    _complain(f"error: {places.manifest}: {len(verdict.differences)} difference(s):{lines}")
+    if verdict.differences:
+        lines = "".join(f"\n  - {difference}" for difference in verdict.differences)
+        _complain(f"error: {places.manifest}: {len(verdict.differences)} difference(s):{lines}")
+    if verdict.failure:
+        _complain(f"error: {verdict.failure}")
     if left_out:
         _complain(left_out)
-    return _say(args, facts, exit_code=VALIDATION_FAILED)
+    return _say(args, facts, exit_code=verdict.exit_code)
 
 
 def _plan(args: argparse.Namespace, environment: Environment) -> int:

@@ -9,7 +9,7 @@ Holds    every difference is named with both values, and every part that was not
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from manifests.contract import Manifest, read_manifest
 from manifests.differences import IDS_NAMED_MAX
 from manifests.embedding.local import local_spec
 from manifests.embedding.spec import EmbeddingSpec, Vectors
-from manifests.errors import Difference, IndexRefused, InputRefused
+from manifests.errors import Difference, IndexRefused, InputRefused, MilvusError
 from manifests.gate import Index, open_index
 from manifests.strict_json import canonical_json
 from manifests.texts import embed_text, text_sha256
@@ -35,6 +35,7 @@ from pipeline.snapshot import open_snapshot
 from pipeline.work import LINK, recorded
 
 SNAPSHOT = "snapshot"
+COLLECTION = "collection"
 VECTORS = "vectors"
 # Another processor rounds the local model's numbers otherwise; the nearest two papers of ICML 2026 have 0.85.
 COSINE_MIN = 0.9
@@ -53,11 +54,26 @@ class NotCompared(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The manifest's digest (None when unreadable), every difference from what it pins, and what was not compared."""
+    """What `validate` found.
+
+    Attributes:
+        digest: of the manifest; None when it cannot be read.
+        differences: every difference from what it pins.
+        not_compared: the parts that were left out.
+        failure: why Milvus could not say what it holds; nothing is in order then.
+    """
 
     digest: str | None
     differences: list[Difference] = field(default_factory=list)
     not_compared: list[NotCompared] = field(default_factory=list)
+    failure: MilvusError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 where everything at hand is as the manifest pins it. A difference is certain, Milvus may answer later."""
+        if self.differences:
+            return IndexRefused.exit_code
+        return self.failure.exit_code if self.failure else 0
 
 
 def validate(places: Places, snapshot: Path | None, model: str | None, report: Report) -> Verdict:
@@ -68,7 +84,7 @@ def validate(places: Places, snapshot: Path | None, model: str | None, report: R
         model: folder of the local model, where the manifest pins one that is not installed.
 
     Raises:
-        MilvusError: Milvus cannot be reached.
+        InputRefused: no such snapshot.
     """
     if snapshot is not None and not snapshot.exists():
         raise InputRefused(
@@ -77,32 +93,42 @@ def validate(places: Places, snapshot: Path | None, model: str | None, report: R
     try:
         manifest = read_manifest(places.manifest)
     except IndexRefused as refusal:
-        parts = (PAPERS, SNAPSHOT, "collection", VECTORS)
+        parts = (PAPERS, SNAPSHOT, COLLECTION, VECTORS)
         return Verdict(None, refusal.differences, [NotCompared(part, "the manifest cannot be read") for part in parts])
     verdict, work, target = Verdict(manifest.digest), places.work, places.target
     corpus = _compare_corpus(manifest, work, verdict)
     _compare_snapshot(manifest, snapshot or (corpus.source if corpus else None), verdict)
-    report(0, None, "collection")
+    report(0, None, COLLECTION)
+    left_out = [COLLECTION, VECTORS]
     try:
         opened = open_index(
             manifest,
             target.uri,
-            query_spec=installed_spec(manifest.embedding, model),
+            query_spec=_query_spec(manifest.embedding, model, verdict),
             token=target.token,
             corpus_digests=corpus.digests if corpus else None,
         )
+        with closing(opened):
+            left_out.remove(COLLECTION)
+            _compare_vectors(opened, places.store, verdict)
     except IndexRefused as refusal:
         verdict.differences.extend(refusal.differences)
         verdict.not_compared.append(NotCompared(VECTORS, "the collection differs"))
-    else:
-        with closing(opened):
-            _compare_vectors(opened, places.store, verdict)
+    except MilvusError as error:
+        verdict.not_compared.extend(NotCompared(part, "Milvus did not answer") for part in left_out)
+        return replace(verdict, failure=error)
     return verdict
 
 
-def installed_spec(pinned: EmbeddingSpec, model: str | None) -> EmbeddingSpec:
-    """The spec that queries would be embedded with on this machine; a provider elsewhere is not asked."""
-    return local_spec(model) if pinned.provider == "local" else pinned
+def _query_spec(pinned: EmbeddingSpec, model: str | None, verdict: Verdict) -> EmbeddingSpec:
+    """What this machine embeds queries with (a provider is not asked); the pinned spec where its model is unusable."""
+    if pinned.provider != "local":
+        return pinned
+    try:
+        return local_spec(model)
+    except InputRefused as refusal:
+        verdict.differences.append(Difference("embedding model of queries", str(pinned), str(refusal)))
+        return pinned
 
 
 def _compare_snapshot(manifest: Manifest, folder: Path | None, verdict: Verdict) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -247,6 +248,30 @@ def test_a_catalogue_difference_names_the_counts_that_differ_and_not_endlessly(m
     assert many.what == f"catalogue areas, 20 of {len(papers) + len(catalogue.areas)} that differ"
     assert '"Area 000": 1, "Area 001": 1, ' in many.found
     assert len(json.loads(many.expected)) + len(json.loads(many.found)) == 20
+
+
+def test_search_texts_of_another_version_are_named_and_kept_only_as_far_as_they_are_named(
+    copied: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+
+    def after_the_rows(*_: object) -> list[Difference]:
+        kept.append(differences_in_memory())
+        return []
+
+    monkeypatch.setattr("manifests.gate.search_text_of", lambda _: "as another stemmer makes it")
+    monkeypatch.setattr("manifests.gate.content_differences", after_the_rows)
+
+    before = differences_in_memory()
+    found = refusal(copied, manifest)
+
+    assert "21 difference(s)" in found
+    assert "search text of 130 more papers" in found
+    assert kept[0] - before <= 21
+
+
+def differences_in_memory() -> int:
+    return sum(isinstance(each, Difference) for each in gc.get_objects())
 
 
 def test_files_that_this_user_may_not_read_are_named(

@@ -7,15 +7,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pymilvus import MilvusClient
 
 from manifests.contract import read_manifest
 from manifests.errors import MilvusError
 from manifests.gate import open_index
 from manifests.lite import LiteEngine
+from manifests.milvus import CALL_TIMEOUT_S
 from tests.programs import SAMPLE, Build, run_build, run_pipeline
 
 
@@ -54,11 +57,32 @@ def test_a_build_to_a_server_gives_the_same_manifest_and_validates(
     assert not list(built.work.glob("*.db"))
 
 
+def test_the_gate_gives_each_call_on_a_server_as_long_as_the_index_stage_does(
+    sample_build: Build, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_build(SAMPLE, tmp_path, "--milvus-uri", server, store=sample_build.store)
+    manifest = read_manifest(sample_build.manifest)
+    calls = ("describe_collection", "list_indexes", "query_iterator", "get")
+    limits: dict[str, float] = {}
+
+    def told(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any, **options: Any) -> Any:
+            limits[name] = options["timeout"]
+            return call(*arguments, **options)
+
+        return noted
+
+    for name in calls:
+        monkeypatch.setattr(MilvusClient, name, told(name, getattr(MilvusClient, name)))
+
+    open_index(manifest, server, query_spec=manifest.embedding).close()
+
+    assert limits == dict.fromkeys(calls, CALL_TIMEOUT_S)
+
+
 def test_a_collection_left_unfinished_on_the_server_is_built_again(
     sample_build: Build, server: str, tmp_path: Path
 ) -> None:
-    from pymilvus import MilvusClient
-
     built = run_build(SAMPLE, tmp_path, "--milvus-uri", server, store=sample_build.store)
     name = read_manifest(built.manifest).collection.name
     client = MilvusClient(server)

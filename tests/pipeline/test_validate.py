@@ -83,6 +83,39 @@ def test_behind_a_manifest_that_cannot_be_read_nothing_counts_as_compared(
     assert "not compared: papers.parquet (" in capsys.readouterr().err
 
 
+def test_a_milvus_that_does_not_answer_hides_no_difference_that_was_found(
+    sample_build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = f"unix:{tmp_path}/nobody.sock"
+    check = ("validate", "--manifest", sample_build.manifest, "--milvus-uri", nobody)
+    damaged = Path(shutil.copytree(sample_build.work, tmp_path / "work", symlinks=True))
+    (damaged / "papers.parquet").write_bytes(b"")
+
+    sound = told(capsys, *check, "--work", sample_build.work, code=5)
+    verdict = told(capsys, *check, "--work", damaged, code=6)
+
+    assert (sound["ok"], sound["differences"]) == (False, [])
+    assert [each["what"] for each in sound["not_compared"]] == ["collection", "vectors"]
+    assert [each["what"] for each in verdict["differences"]] == [str(damaged / "papers.parquet")]
+    assert main([*map(str, check), "--work", str(damaged)]) == 6
+    said = capsys.readouterr().err
+    assert "1 difference(s)" in said
+    assert nobody in said
+
+
+def test_without_the_model_the_rest_is_compared_and_the_model_is_a_difference(
+    sample_build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = ("--manifest", sample_build.manifest, "--work", sample_build.work, "--store", sample_build.store)
+
+    verdict = told(capsys, "validate", *places, "--model", tmp_path / "absent", code=6)
+
+    [difference] = verdict["differences"]
+    assert difference["what"] == "embedding model of queries"
+    assert str(tmp_path / "absent") in difference["found"]
+    assert verdict["not_compared"] == []
+
+
 def altered(sample_build: Build, folder: Path, change: Callable[[Vectors], Vectors]) -> Path:
     """A store that holds other vectors of the same texts."""
     spec = read_manifest(sample_build.manifest).embedding
