@@ -110,10 +110,11 @@ def measured(laid: Laid, queries: Sequence[str], rounds: int, engines: int, seco
             cpu_ms = 1000 * (program.cpu_s() - before[name]) / len(taken[name])
             rows.append((name, taken[name], cpu_ms, program.memory_mb(), program.ready_s))
         rates = {clients: throughput(server.port, queries, clients, seconds) for clients in CLIENTS}
-        return _table(laid, rows, engines) + _concurrency(rows, rates, cold_ms, server.memory_mb(), engines)
+        return table(laid, rows, engines) + _concurrency(rows, rates, cold_ms, server.memory_mb(), engines)
 
 
-def _table(laid: Laid, rows: Sequence[tuple[str, list[float], float, float, float]], engines: int) -> str:
+def table(laid: Laid, rows: Sequence[tuple[str, list[float], float, float, float]], engines: int) -> str:
+    """Of each program its name, milliseconds a query, CPU ms, memory and time to readiness; docs/scale.py reads it."""
     bare = float(np.median(next(taken for name, taken, *_ in rows if name == "bare")))
     lines = [
         f"\n## {laid.title}: {laid.papers:,} papers, {laid.vectors}\n",

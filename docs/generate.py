@@ -1,8 +1,9 @@
 """Write the generated pages of docs/ from the same source as the programs: `just docs`.
 
 tools.md from the tool models, errors.md from the enumeration and the error trees, commands.md from the parsers and
-the Justfile, configuration.md from the settings table, scale.md from its own constants (scale.py). No page depends
-on the clock or the machine, so a fresh run gives the same bytes; tests/test_docs.py compares them.
+the Justfile, configuration.md from the settings table, scale.md from its own constants (scale.py) and the measured
+pages. No page depends on the clock or the machine, so a fresh run gives the same bytes; tests/test_docs.py compares
+them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def pages() -> dict[str, str]:
         "errors.md": errors_page(),
         "commands.md": commands_page(NOTE),
         "configuration.md": configuration_page(),
-        "scale.md": scale_page(NOTE, markdown_table),
+        "scale.md": scale_page(
+            NOTE, *((ROOT / "docs" / name).read_text("utf-8") for name in ("stages.md", "speed.md"))
+        ),
     }
 
 

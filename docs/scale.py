@@ -1,18 +1,26 @@
-"""docs/scale.md: what each size of corpus takes, by arithmetic from constants that were measured or are stated.
+"""docs/scale.md: what each size of corpus takes, by arithmetic from what was measured and what is stated.
 
-Change a constant, run `just docs`. `python -m pipeline plan SNAPSHOT` gives the exact figures of one snapshot.
+The rate of the local model is read from stages.md, the memory of Lite from speed.md; the rest are constants. After a
+new measurement, or with another constant, run `just docs`. `python -m pipeline plan SNAPSHOT` gives the exact figures
+of one snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from math import ceil
+from typing import NamedTuple
+
+from docs.markdown import markdown_table
+from manifests.collection import HNSW_PARAMS
+from manifests.embedding.local import local_spec
 
 SIZES = (6_000, 60_000, 600_000, 2_700_000)
 DIMENSION = 1_024
 FLOAT_BYTES = 4
-LINKS_BYTES = 2 * 32 * 4 * 1.1  # HNSW with M = 32: twice as many links on the lowest level, a tenth more above it
-TEXT_BYTES = 4_000  # the stored fields and the search text of a paper
+LINKS_BYTES = 2 * HNSW_PARAMS["M"] * 4 * 1.1  # twice M links on the lowest level, a tenth more above it
+TEXT_BYTES = 2_500  # of ICML 2026: 1,386 of stored fields and 1,127 of search text, the mean of its papers
+RECORD_BYTES = 2_900  # the same fields as the server keeps them, by tracemalloc over Index.papers
 POSTING_BYTES = 120 * 8  # distinct words of a paper, an id and a count each
 SERVER_GB = 2  # Milvus with nothing loaded; an assumption
 HEADROOM = 1.5  # segments being loaded, queries, the server itself
@@ -20,45 +28,89 @@ TOKENS = 250  # a title and an abstract: 1.6 million tokens for 6,341 papers
 BATCH = 10
 PRICE = 0.07  # US dollars for a million tokens of text-embedding-v4; ask your own console
 QUOTAS = ((600, 300_000), (1_800, 1_200_000))
-LOCAL_TEXTS_S = 42  # measured: all-MiniLM-L6-v2 as int8 on two cores
-LOCAL_MEASURED = "300 in 7.1 s on 2026-11-30, onnxruntime 1.32.0: [stages.md](stages.md)"
-LITE_GB = ((6_341, 0.4), (50_000, 2.3))  # measured: the bare row of speed.md, one engine and its client
-LITE_DIMENSION = 384
-LITE_MEASURED = f"2026-11-30, milvus-lite 3.2.2, {LITE_DIMENSION} dimensions: [speed.md](speed.md)"
 LITE_COPIES = 2  # of every vector: the rows' and the graph's
 LITE_PAPERS_MAX = 20_000
 STANDALONE_PAPERS_MAX = 1_000_000
 
 
-def scale_page(note: str, table: Callable[..., str]) -> str:
-    """The whole page; `table` draws a Markdown table from a header and rows."""
-    engines = [(f"{papers:,}", engine(papers), memory(papers), disk(papers)) for papers in SIZES]
+class Lite(NamedTuple):
+    """Memory of one engine and its client at two sizes, vectors of the local model: the bare rows of speed.md."""
+
+    low: int
+    low_gb: float
+    high: int
+    high_gb: float
+    dimension: int
+    measured: str
+
+
+class LocalModel(NamedTuple):
+    """How fast the packaged model embeds: its row of stages.md."""
+
+    texts: int
+    seconds: float
+    cores: str
+    measured: str
+
+
+def scale_page(note: str, stages: str, speed: str) -> str:
+    """The whole page, from the pages of measurements."""
+    lite, model = lite_measured(speed), model_measured(stages)
+    engines = [(f"{papers:,}", engine(papers), memory(papers, lite), disk(papers)) for papers in SIZES]
     times = [
-        (f"{papers:,}", *(quota_time(papers, *quota) for quota in QUOTAS), local_time(papers), cost(papers))
+        (f"{papers:,}", *(quota_time(papers, *quota) for quota in QUOTAS), local_time(papers, model), cost(papers))
         for papers in SIZES
     ]
     quotas = [f"DashScope at {requests:,} requests, {tokens:,} tokens a minute" for requests, tokens in QUOTAS]
     return TEXT.format(
         note=note,
-        engines=table(("Papers", "Engine", "Memory of the engine", "Index on disk"), engines, right=(0,)),
-        times=table(("Papers", *quotas, "Local model, 2 cores", "DashScope cost"), times, right=(0,)),
+        engines=markdown_table(("Papers", "Engine", "Memory of the engine", "Index on disk"), engines, right=(0,)),
+        times=markdown_table(
+            ("Papers", *quotas, f"Local model, {model.cores} cores", "DashScope cost"), times, right=(0,)
+        ),
         vector=DIMENSION * FLOAT_BYTES,
         links=round(LINKS_BYTES),
         text=TEXT_BYTES,
+        record=RECORD_BYTES,
         postings=POSTING_BYTES,
         headroom=HEADROOM,
         base=SERVER_GB,
         tokens=TOKENS,
         batch=BATCH,
         price=PRICE,
-        local=LOCAL_TEXTS_S,
-        local_measured=LOCAL_MEASURED,
-        lite_measured=LITE_MEASURED,
-        lite_wider=(DIMENSION - LITE_DIMENSION) * FLOAT_BYTES * LITE_COPIES,
+        local=round(model.texts / model.seconds),
+        model=model,
+        lite=lite,
+        lite_wider=wider_bytes(lite),
         dimension=DIMENSION,
-        lite=f"{LITE_GB[0][1]} GB at {LITE_GB[0][0]:,} papers and {LITE_GB[1][1]} GB at {LITE_GB[1][0]:,}",
         lite_max=f"{LITE_PAPERS_MAX:,}",
     )
+
+
+def lite_measured(speed: str) -> Lite:
+    """The memory of the bare rows of speed.md, its smaller corpus first."""
+    rows = re.findall(r"^## .*?([\d,]+) papers,.*?^\| bare (?:[^|]*\|){5} ([\d,]+) \|", speed, re.MULTILINE | re.DOTALL)
+    (low, low_mb), (high, high_mb) = ((number(papers), number(megabytes)) for papers, megabytes in rows)
+    return Lite(low, low_mb / 1e3, high, high_mb / 1e3, local_spec().dimension, conditions(speed, "milvus-lite")[1])
+
+
+def model_measured(stages: str) -> LocalModel:
+    """The texts and seconds of the row of stages.md that embeds by the local model."""
+    ((texts, seconds),) = re.findall(
+        r"^\| embed, local model +\| ([\d,]+) texts[^|]*\| +([\d.]+) ", stages, re.MULTILINE
+    )
+    return LocalModel(number(texts), float(seconds), *conditions(stages, "onnxruntime"))
+
+
+def conditions(page: str, package: str) -> tuple[str, str]:
+    """On how many cores a page was measured; the day and the version of `package`."""
+    ((day, cores, version),) = re.findall(rf" on ([\d-]+): (\d+) cores, .*\b({package} [\d.]+\d)", page)
+    return cores, f"{day}, {version}"
+
+
+def number(digits: str) -> int:
+    """Of `6,341`."""
+    return int(digits.replace(",", ""))
 
 
 def engine(papers: int) -> str:
@@ -68,16 +120,20 @@ def engine(papers: int) -> str:
     return "Standalone" if papers <= STANDALONE_PAPERS_MAX else "Distributed, or Zilliz Cloud by URI"
 
 
-def memory(papers: int) -> str:
+def memory(papers: int, lite: Lite) -> str:
     """Of Lite between the two measured sizes, its longer vectors added; of a server by the sum of its parts."""
     if papers <= LITE_PAPERS_MAX:
-        (low, low_gb), (high, high_gb) = LITE_GB
-        wider = papers * (DIMENSION - LITE_DIMENSION) * FLOAT_BYTES * LITE_COPIES / 1e9
-        gigabytes = low_gb + (papers - low) * (high_gb - low_gb) / (high - low) + wider
+        slope = (lite.high_gb - lite.low_gb) / (lite.high - lite.low)
+        gigabytes = lite.low_gb + (papers - lite.low) * slope + papers * wider_bytes(lite) / 1e9
     else:
         paper = DIMENSION * FLOAT_BYTES + LINKS_BYTES + TEXT_BYTES + POSTING_BYTES
         gigabytes = SERVER_GB + papers * paper * HEADROOM / 1e9
     return f"{gigabytes:.1f} GB"
+
+
+def wider_bytes(lite: Lite) -> int:
+    """What a paper's longer vector adds to the measured memory."""
+    return (DIMENSION - lite.dimension) * FLOAT_BYTES * LITE_COPIES
 
 
 def disk(papers: int) -> str:
@@ -91,9 +147,9 @@ def quota_time(papers: int, requests: int, tokens: int) -> str:
     return duration(max(ceil(papers / BATCH) / requests, papers * TOKENS / tokens))
 
 
-def local_time(papers: int) -> str:
+def local_time(papers: int, model: LocalModel) -> str:
     """At the measured rate of the packaged model."""
-    return duration(papers / LOCAL_TEXTS_S / 60)
+    return duration(papers * model.seconds / model.texts / 60)
 
 
 def cost(papers: int) -> str:
@@ -119,21 +175,22 @@ server. What changes is who holds the memory.
 
 {engines}
 
-Memory of a server: a paper is {vector:,} bytes of vector, {links:,} of HNSW links, about {text:,} of text and
-{postings:,} of postings, times {headroom} for headroom, and {base} GB for Milvus itself (both assumed). No server size
-was measured by us: use Milvus's own sizing tool before you buy one.
+Memory of a server: a paper is {vector:,} bytes of vector, {links:,} of HNSW links, about {text:,} of text (the mean of
+ICML 2026) and {postings:,} of postings, times {headroom} for headroom, and {base} GB for Milvus itself (both assumed).
+No server size was measured by us: use Milvus's own sizing tool before you buy one.
 
-Memory of Lite was measured ({lite_measured}): {lite};
-the table adds {lite_wider:,} bytes a paper for {dimension:,} dimensions. Each
-further `--engines` costs as much again. Lite scores in Python, so a query takes time in proportion to the corpus: past
-about {lite_max} papers or ten queries a second, take a server.
+Memory of Lite was measured ([speed.md](speed.md): {lite.measured}, {lite.dimension} dimensions):
+{lite.low_gb:.1f} GB at {lite.low:,} papers and {lite.high_gb:.1f} GB at {lite.high:,}; the table adds
+{lite_wider:,} bytes a paper for {dimension:,} dimensions. Each further `--engines` costs as much again. Lite scores in
+Python, so a query takes time in proportion to the corpus: past about {lite_max} papers or ten queries a second, take a
+server.
 
 ## Time and money for the vectors
 
 {times}
 
 {tokens} tokens a paper, {batch} texts a request, ${price} for a million tokens, {local} texts a second locally
-({local_measured}). The quota row is the longer of
+([stages.md](stages.md): {model.measured}). The quota row is the longer of
 requests and tokens; tokens bind. Every vector is bought once: a rebuild costs what changed
 ([operations.md](operations.md)). The exact figures of one snapshot, without touching anything:
 
@@ -178,5 +235,5 @@ just serve NAME --milvus-uri https://CLUSTER.example.org
 
 At 2.7 million papers the load stage stays in bounded memory (the snapshot is read as a stream); the server's start
 compares every stored paper with the manifest, so it needs the time to read them once and the memory to hold their
-fields (about {text:,} bytes each).
+fields (about {record:,} bytes each as Python objects, measured on ICML 2026).
 """

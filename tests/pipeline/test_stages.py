@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import corpora, queries, rebuild
-from bench.measured import HEADER, Measured
+from bench import corpora, peers, queries, rebuild
+from bench.corpora import Laid
+from bench.measured import HEADER, Measured, conditions
+from bench.retrieval import differences
+from docs.scale import lite_measured, model_measured
+from manifests.collection import BM25_PARAMS
+from manifests.hybrid import RRF_K
+from pipeline.evaluate import DEPTH
 from tests.programs import REPOSITORY
 
 STAGES = ["load", "embed, local model", "embed after a change, DashScope emulated", "quota accounting, CPU", "index"]
@@ -38,6 +44,30 @@ def test_the_stages_in_one_table_and_the_exit_code_tells_whether_one_is_above_it
     assert most_above >= 0 if done.returncode else most_above <= 0
     assert done.stdout.endswith(page)
     assert HEADING.search(page)
+    assert model_measured(page).texts == 1
+
+
+def test_the_page_of_scale_reads_both_sizes_from_the_page_of_query_speed() -> None:
+    page = conditions("bench.queries", ["milvus-lite"])
+    for papers, memory_mb in ((6_341, 409.0), (50_000, 2_300.0)):
+        rows = [(name, [20.0], 24.0, memory_mb if name == "bare" else 1.0, 3.5) for name in queries.NAMES]
+        page += queries.table(Laid(Path(), Path(), Path(), "ICML 2026", papers, "local model vectors"), rows, engines=2)
+
+    assert lite_measured(page)[:4] == (6_341, 0.409, 50_000, 2.3)
+
+
+def test_the_peers_are_asked_with_the_parameters_in_force() -> None:
+    assert (peers.DEPTH, peers.RRF_K) == (DEPTH, RRF_K)
+    assert {"bm25_k1": peers.K1, "bm25_b": peers.B} == BM25_PARAMS
+
+
+def test_the_row_in_force_must_repeat_the_numbers_of_the_path() -> None:
+    path = {"cacm": {leg: {"nDCG@10": score} for leg, score in (("bm25", 0.5021), ("dense", 0.4), ("hybrid", 0.5396))}}
+
+    assert differences(path, {"cacm": (0.50214, 0.53957)}) == []
+    assert differences(path, {"cacm": (0.5021, 0.5398)}) == [
+        "cacm, hybrid: the path has 0.5396, the row in force 0.5398"
+    ]
 
 
 @pytest.mark.parametrize(
