@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+# As manifests/ has them; repeated, because importing them would count in a peer's memory.
 DEPTH = 100
 RRF_K = 60
+K1, B = 1.5, 0.6
 
 
 class Peer(ABC):
@@ -131,7 +133,7 @@ class Bm25sFaiss(Peer):
         import bm25s
         import faiss
 
-        self._words = bm25s.BM25(method="lucene", k1=1.5, b=0.6)
+        self._words = bm25s.BM25(method="lucene", k1=K1, b=B)
         self._words.index([text.split() for text in papers["search_text"]], show_progress=False)
         self._vectors = faiss.IndexFlatIP(vectors.shape[1])
         self._vectors.add(vectors)

@@ -28,7 +28,7 @@ SEARCH_TEXT_VERSION = 1
 EMBED_TEXT_VERSION = 1
 
 # Times the title stands in the search text (docs/retrieval.md has the evidence).
-_TITLE_TIMES = 2
+TITLE_TIMES = 2
 # No character's words take more bytes than this for each of its own: U+FDFA, three bytes, becomes 33.
 _GROWTH_MAX = 12
 
@@ -38,7 +38,7 @@ _FUNCTION_WORDS_PLAIN = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
     "to was will with"
 )
-_FUNCTION_WORDS = frozenset(stemmed(_FUNCTION_WORDS_PLAIN.split()).split())
+FUNCTION_WORDS = frozenset(stemmed(_FUNCTION_WORDS_PLAIN.split()).split())
 
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 # `&amp;lt;` is `<` encoded twice; texts encoded more often than this are not worth a loop without an end.
@@ -87,7 +87,7 @@ _RUN_CACHED_CHARS_MAX = 32
 
 def search_text(title: str, abstract: str | None, keywords: Sequence[str], authors: Sequence[str]) -> str:
     """What BM25 indexes of a paper: the words of all four, normalised, divided by single spaces; the title's twice."""
-    parts = [*[title] * _TITLE_TIMES, abstract or "", *keywords, *authors]
+    parts = [*[title] * TITLE_TIMES, abstract or "", *keywords, *authors]
     together = "\n".join(parts)
     # Only markup can reach over the end of a part, and an entity may hide some.
     if not _may_hold_markup(together) and not _may_hold_entities(together):
@@ -102,14 +102,14 @@ def search_text_of(paper: Mapping[str, Any]) -> str:
 
 def search_text_bytes_max(title: str, abstract: str | None, keywords: Sequence[str], authors: Sequence[str]) -> int:
     """A bound on the UTF-8 bytes of that search text, without making it."""
-    parts = [*[title] * _TITLE_TIMES, abstract or "", *keywords, *authors]
+    parts = [*[title] * TITLE_TIMES, abstract or "", *keywords, *authors]
     return _GROWTH_MAX * len("\n".join(parts).encode())
 
 
 def query_text(query: str) -> str:
     """What BM25 is asked for: the query's words, normalised, without function words unless it holds no others."""
     words = normalise(query)
-    return " ".join(word for word in words.split() if word not in _FUNCTION_WORDS) or words
+    return " ".join(word for word in words.split() if word not in FUNCTION_WORDS) or words
 
 
 def normalise(text: str) -> str:

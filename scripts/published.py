@@ -64,7 +64,8 @@ def findings_of(root: Path, name: str) -> Iterator[str]:
     except InputRefused as refusal:
         yield (
             f"snapshots/{name}: {refusal}\n  A snapshot is never edited: restore it with"
-            f" `git checkout -- snapshots/{name}`, or make a new one with `python -m pipeline fetch` and {rebuild}"
+            f" `git checkout -- snapshots/{name}`, or make a new one with `.venv/bin/python -m pipeline fetch`"
+            f" and {rebuild}"
         )
         return
     if not manifest.exists():

@@ -108,7 +108,6 @@ def unknown(command: str) -> str | None:
         return None
     rules: dict[str, Callable[[list[str]], str | None]] = {
         "export": lambda arguments: next(filter(None, map(unknown_variable, arguments)), None),
-        "python": unknown_program,
         ".venv/bin/python": unknown_program,
         "just": unknown_recipe,
         ".venv/bin/just": unknown_recipe,
@@ -129,7 +128,7 @@ def unknown_program(arguments: list[str]) -> str | None:
     match arguments:
         case ["-m", ("pipeline" | "serve") as program, *rest]:
             return unparsed(program, rest)
-    return "python runs only our two programs in a page"
+    return ".venv/bin/python runs only our two programs in a page"
 
 
 def unparsed(program: str, arguments: list[str]) -> str | None:
@@ -218,8 +217,9 @@ def test_every_command_of_a_page_is_known(page: Path, capsys: pytest.CaptureFixt
     [
         "just biuld-index",
         "just search",
-        "python -m pipeline build",
-        "python -m serve --manifest m.json --milvus-uri m.db --prot 1",
+        ".venv/bin/python -m pipeline build",
+        ".venv/bin/python -m serve --manifest m.json --milvus-uri m.db --prot 1",
+        "python -m pipeline build snapshots/sample",
         "docker run -d icml-paper-search:sample",
         "curl -s http://127.0.0.1:8000/readyzz",
         "export SERVE_PROT=1",

@@ -42,9 +42,10 @@ def lists(tmp_path: Path) -> Path:
     for name, rows in tables.items():
         with (tmp_path / name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    (tmp_path / "bin" / "python").chmod(0o755)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     return tmp_path
 
 
@@ -57,7 +58,6 @@ def test_every_command_of_the_page_does_what_it_says(lists: Path) -> None:
         position = v2_note(2, venue="ICML 2026 Position Paper Track regular", venueid=TRACK)
         loopback.notes["v2"] = [v2_note(1), position | {"invitations": [f"{TRACK}/-/Submission"]}]
         environment = {**os.environ, **loopback.environment(login=True)}
-        environment["PATH"] = f"{lists / 'bin'}{os.pathsep}{environment['PATH']}"
 
         done = subprocess.run(
             ["bash", "-euc", commands], cwd=lists, env=environment, capture_output=True, text=True, check=False
