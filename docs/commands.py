@@ -79,8 +79,7 @@ def action_row(action: argparse.Action) -> tuple[str, str, str] | None:
     name = action.option_strings[-1] if action.option_strings else str(action.metavar or action.dest.upper())
     if action.option_strings and action.nargs != 0:
         name += " " + str(action.metavar or ("|".join(map(str, action.choices)) if action.choices else "VALUE"))
-    plain = action.default in (None, False, argparse.SUPPRESS)
-    default = "—" if plain else f"`{action.default}`"
+    default = "—" if action.default in (None, False, "", [], argparse.SUPPRESS) else f"`{action.default}`"
     if action.required and action.option_strings:
         default = "required"
-    return (f"`{name}`".replace("|", r"\|"), default, action.help or "—")
+    return (f"`{name}`", default, action.help or "—")

@@ -113,7 +113,7 @@ def parameter_row(name: str, part: dict[str, Any], required: bool) -> tuple[str,
     limits = ", ".join(limit for option in options for limit in limits_of(option)) or "—"
     return (
         f"`{name}`",
-        f"`{' | '.join(kinds)}`".replace("|", r"\|"),
+        f"`{' | '.join(kinds)}`",
         "yes" if required else "no",
         default,
         limits,

@@ -11,12 +11,13 @@ def paragraphs(parts: Sequence[str]) -> str:
 
 
 def sentence(text: str | None) -> str:
-    """One paragraph, in which `a -> b` is no tag."""
+    """One paragraph, as one line."""
     return " ".join((text or "").split())
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """A table whose columns are aligned in the source too; `right` are the positions of right-aligned ones."""
+    header, *rows = [[cell.replace("|", r"\|") for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     rule = ["-" * (width - 1) + ":" if at in right else "-" * width for at, width in enumerate(widths)]
     lines = [header, rule, *rows]

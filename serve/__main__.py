@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
     )
     search.set_defaults(command="search")
     _add_settings(search, argparse.SUPPRESS)
-    search.add_argument("query", metavar="QUERY")
+    search.add_argument("query", metavar="QUERY", help="what to search for, in words or a sentence")
     search.add_argument("--top-k", type=int, metavar="N", help="papers to show (default 10)")
     search.add_argument("--search-depth", type=int, metavar="N", help="candidates to check (default 100)")
     search.add_argument("--area", help="area or parent of areas, any case")

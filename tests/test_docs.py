@@ -74,6 +74,25 @@ def test_a_deleted_page_comes_back_byte_for_byte(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("name", sorted(GENERATED))
+def test_every_row_of_a_table_has_the_cells_of_its_header(name: str) -> None:
+    tables = re.findall(r"(?:^\|.*\|\n)+", GENERATED[name], re.MULTILINE)
+
+    for table in tables:
+        header, *rows = [re.split(r"(?<!\\)\|", line) for line in table.splitlines()]
+        assert [row for row in rows if len(row) != len(header)] == []
+
+
+def test_every_argument_has_a_meaning_and_no_default_that_is_empty() -> None:
+    rows = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in GENERATED["commands.md"].splitlines()
+        if line.startswith("| `")
+    ]
+
+    assert [row for row in rows if row[-1] == "—" or row[1] in {"``", "`[]`"}] == []
+
+
 # --- every command is known
 
 
