@@ -52,7 +52,7 @@ check: (install "dev")
     {{ python }} -m ruff check .
     {{ python }} -m ruff format --check .
     {{ python }} scripts/guard.py
-    {{ python }} scripts/published.py
+    {{ python }} -m scripts.published
     .venv/bin/hadolint Dockerfile
     {{ python }} -m codespell_lib
     .venv/bin/lint-imports
@@ -68,7 +68,7 @@ lock *options: (install "dev")
 
 # Write the generated pages of docs/ again
 docs: (install "dev")
-    {{ python }} docs/generate.py
+    {{ python }} -m docs.generate
 
 # Build the serving image with builds/NAME inside, by docker, podman or buildah
 image name="sample" *options:

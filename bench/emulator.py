@@ -180,7 +180,7 @@ class Emulator:
         """Status, body and headers for one request; where it drips from; None to break the connection."""
         with self._lock:
             fault = self._faults.popleft() if self._faults else (self._standing or Fault())
-        texts, tokens = texts_of(asked), 0
+        texts = texts_of(asked)
         tokens = sum(map(count_tokens, texts))
         if fault.drop == "before":
             return self._record(asked, tokens, None)

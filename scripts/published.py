@@ -1,7 +1,7 @@
 """Guard of what is published: every committed manifest agrees with its snapshot and with the code, or CI says why.
 
-    python scripts/published.py              the cheap half: no model, no engine, a second
-    python scripts/published.py --rebuilt    after `just build-index`: the committed manifests must be unchanged
+    python -m scripts.published              the cheap half: no model, no engine, a second
+    python -m scripts.published --rebuilt    after `just build-index`: the committed manifests must be unchanged
 
 What the manifest does not repeat of snapshot.json, such as `retrieved_at`, is compared with the commit that published
 the manifest: CI needs the whole history for that.
@@ -16,14 +16,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from manifests.collection import collection_facts
+from manifests.contract import CollectionFacts, Manifest, TextVersions, read_manifest
+from manifests.errors import IndexRefused, InputRefused
+from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION
+from pipeline.snapshot import Snapshot, open_snapshot
 
-from manifests.collection import collection_facts  # noqa: E402 -- the repository is not installed
-from manifests.contract import CollectionFacts, Manifest, TextVersions, read_manifest  # noqa: E402
-from manifests.errors import IndexRefused, InputRefused  # noqa: E402
-from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION  # noqa: E402
-from pipeline.snapshot import Snapshot, open_snapshot  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(arguments: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -14,12 +13,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
+import docs.generate
 import pipeline.arguments
 import serve.__main__
 from serve.settings import SECRETS, SETTINGS
@@ -46,17 +45,7 @@ FOREIGN = {"claude", "codex", "code", "cursor", "gemini", "npx", "git", "cd", "c
 ROUTES = {"/mcp", "/healthz", "/readyz", "/metrics"}
 
 
-def generator() -> ModuleType:
-    """docs/generate.py as a module."""
-    spec = importlib.util.spec_from_file_location("docs_generate", REPOSITORY / "docs" / "generate.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATED = generator().pages()
+GENERATED = docs.generate.pages()
 
 
 @pytest.mark.parametrize("name", sorted(GENERATED))
@@ -67,7 +56,7 @@ def test_a_generated_page_is_fresh(name: str) -> None:
 
 
 def test_a_deleted_page_comes_back_byte_for_byte(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, REPOSITORY / "docs" / "generate.py", tmp_path], check=True)
+    subprocess.run([sys.executable, "-m", "docs.generate", tmp_path], cwd=REPOSITORY, check=True)
 
     assert {page.name: page.read_bytes() for page in tmp_path.iterdir()} == {
         name: (REPOSITORY / "docs" / name).read_bytes() for name in GENERATED
@@ -384,8 +373,8 @@ def test_the_workflow_calls_the_recipes_of_ci() -> None:
 
     assert recipes == {"check", "docs", "build-index", "validate", "test"}
     assert {recipe for recipe in recipes if f"just {recipe}" not in workflow} == set()
-    assert "scripts/published.py --rebuilt" in script
-    assert "scripts/published.py --rebuilt" in workflow
+    assert "-m scripts.published --rebuilt" in script
+    assert "-m scripts.published --rebuilt" in workflow
 
 
 def test_the_job_that_checks_what_is_published_has_the_whole_history() -> None:

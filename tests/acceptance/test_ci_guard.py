@@ -44,7 +44,7 @@ def commit(folder: Path, message: str) -> None:
 def guard(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The step of `just check` that looks at snapshots and manifests, run with the copy's own code."""
     return subprocess.run(
-        [sys.executable, "scripts/published.py", *arguments], cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "scripts.published", *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
 
 

@@ -1,0 +1,1 @@
+"""What the recipes of the Justfile run, the image's build and its proof."""
