@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from bench.title_queries import KnownItem, known_items
 from manifests.contract import read_manifest
 from manifests.embedding.local import LocalEmbedder
-from manifests.gate import open_index
-from pipeline.evaluate import Metrics, find_known_items
-from pipeline.known_items import known_items
-from pipeline.progress import silent
+from manifests.embedding.spec import Embedder
+from manifests.gate import Index, open_index
+from pipeline.evaluate import Metrics, ask
+from pipeline.progress import Report, silent
 
 FLOOR = 0.95
+TOP = 10
 
 
 def main() -> int:
@@ -49,6 +52,20 @@ def known_items_table(manifest_path: Path, work: Path) -> tuple[str, Metrics]:
         *(f"| {leg} | {' | '.join(f'{shares[kind]:.3f}' for kind in kinds)} |" for leg, shares in found.items()),
     ]
     return "\n".join(lines), found
+
+
+def find_known_items(opened: Index, embedder: Embedder, items: Sequence[KnownItem], report: Report) -> Metrics:
+    """Leg -> kind of query, and `all` -> the share whose paper stands among the first ten."""
+    runs = ask(opened, embedder, {str(number): item.query for number, item in enumerate(items)}, report)
+    found: Metrics = {}
+    for leg, run in runs.items():
+        hit = [item.paper_id in {hit.paper_id for hit in run[str(number)][:TOP]} for number, item in enumerate(items)]
+        kinds = dict.fromkeys(item.kind for item in items)
+        of_kind = {
+            kind: [success for success, item in zip(hit, items, strict=True) if item.kind == kind] for kind in kinds
+        }
+        found[leg] = {kind: round(sum(each) / len(each), 4) for kind, each in (of_kind | {"all": hit}).items()}
+    return found
 
 
 if __name__ == "__main__":

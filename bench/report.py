@@ -20,7 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.known_items import find_known_items
 from bench.report_page import Report, page
+from bench.title_queries import known_items
 from manifests.artifact import Artifact
 from manifests.contract import read_manifest
 from manifests.embedding.local import LocalEmbedder, local_spec
@@ -30,8 +32,7 @@ from manifests.files import write_atomically
 from manifests.gate import Index, open_index
 from manifests.texts import embed_text, text_sha256
 from pipeline.embedding_store import EmbeddingStore
-from pipeline.evaluate import Metrics, find_known_items
-from pipeline.known_items import known_items
+from pipeline.evaluate import Metrics
 from pipeline.places import state_home
 from pipeline.progress import silent
 

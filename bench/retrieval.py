@@ -192,7 +192,7 @@ def _fused(words: Sequence[int], dense: Sequence[int], window: int) -> list[int]
 
 
 KNOWN = (
-    "Queries made by rule and seed from the titles of the corpus (`pipeline/known_items.py`): four title words in any "
+    "Queries made by rule and seed from the titles of the corpus (`bench/title_queries.py`): four title words in any "
     "order, words with typing errors, the name before the colon, a formula without its markup, a paraphrase. The share "
     f"whose paper stands among the first ten; at least {FLOOR} of `all` must be found by the hybrid ranking."
 )

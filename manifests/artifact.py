@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from manifests.errors import ArtifactDamaged, Difference, IndexRefused
 from manifests.files import write_atomically
@@ -52,7 +52,7 @@ class Artifact(BaseModel):
             raise IndexRefused(f"index {folder}", [Difference(NAME, wanted, "something else")])
         try:
             return cls.model_validate(json.loads(path.read_bytes()))
-        except (ValueError, RecursionError, ValidationError) as error:
+        except (ValueError, RecursionError) as error:
             found = str(error).splitlines()[0]
             raise ArtifactDamaged(
                 f"index {folder}", [Difference(NAME, "what the build wrote; build again to restore it", found)]

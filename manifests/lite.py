@@ -85,7 +85,7 @@ class LiteEngine:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # the engine logs there; a failure to open comes on standard output
             env={name: value for name, value in os.environ.items() if name not in SECRETS} | ONE_SEGMENT,
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C reaches the foreground group; the parent decides when the engine ends
         )
 
     def wait_ready(self) -> Self:

@@ -11,7 +11,6 @@ Prints `ready` or `failed: CAUSE` and nothing else.
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +20,6 @@ SEQ = "_seq"  # the engine's own column: which version of a row is the newest
 
 def main(folder: str, socket: str, searched: Sequence[str]) -> int:
     """Serve `folder` on `socket`; 0 after an orderly end, 1 when the folder cannot be opened."""
-    # Ctrl-C goes to the whole foreground group; the parent decides when the engine ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     from milvus_lite.adapter.grpc.server import start_server_in_thread
 
     make_rows_lean(searched)

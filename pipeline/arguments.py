@@ -9,8 +9,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-DEFAULT_RETRIES = 5
-
 
 class _Parser(argparse.ArgumentParser):
     """Takes flags by their whole names only, and so do its subparsers, which are of its class."""

@@ -31,7 +31,6 @@ from pipeline.embed import Policy, embed
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.index import index
 from pipeline.judged import Judged, read_judged
-from pipeline.known_items import KnownItem
 from pipeline.progress import Report
 from pipeline.publish import draft
 from pipeline.snapshot import Provenance
@@ -40,7 +39,6 @@ from pipeline.work import LINK, Target, held, switch_link
 
 LEGS = ("bm25", "dense", "hybrid")
 MEASURES = ("nDCG@10", "R@100", "RR@10")
-TOP = 10
 DEPTH = 100  # the candidate window of the server's default
 _ENGINES_MAX = 4
 _TIMEOUT_S = 120.0
@@ -132,20 +130,6 @@ def ask(opened: Index, embedder: Embedder, queries: Mapping[str, str], report: R
                 runs[leg][answer.query_id] = hits
             report(done, len(queries), "")
     return runs
-
-
-def find_known_items(opened: Index, embedder: Embedder, items: Sequence[KnownItem], report: Report) -> Metrics:
-    """Leg -> kind of query, and `all` -> the share whose paper stands among the first ten."""
-    runs = ask(opened, embedder, {str(number): item.query for number, item in enumerate(items)}, report)
-    found: Metrics = {}
-    for leg, run in runs.items():
-        hit = [item.paper_id in {hit.paper_id for hit in run[str(number)][:TOP]} for number, item in enumerate(items)]
-        kinds = dict.fromkeys(item.kind for item in items)
-        of_kind = {
-            kind: [success for success, item in zip(hit, items, strict=True) if item.kind == kind] for kind in kinds
-        }
-        found[leg] = {kind: round(sum(each) / len(each), 4) for kind, each in (of_kind | {"all": hit}).items()}
-    return found
 
 
 def words(metrics: Metrics) -> str:

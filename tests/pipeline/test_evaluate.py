@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench.known_items import find_known_items
+from bench.title_queries import known_items
 from manifests.embedding.local import LocalEmbedder, local_spec
 from manifests.embedding.spec import Vectors
 from manifests.gate import Index, open_index
 from manifests.hybrid import Hit
 from manifests.texts import query_text
 from pipeline.corpus import tabulate
-from pipeline.evaluate import find_known_items, measure, trec
+from pipeline.evaluate import measure, trec
 from pipeline.index import index
-from pipeline.known_items import known_items
 from pipeline.progress import silent
 from pipeline.publish import draft
 from pipeline.snapshot import open_snapshot

@@ -104,7 +104,7 @@ def known_items(
     rows = [(paper_id, title) for paper_id, title in rows if seen[title.casefold()] == 1]
     items: list[KnownItem] = []
     for kind, make in _KINDS.items():
-        chance = random.Random(f"{seed} {kind}")  # noqa: S311 -- reproducible choice, no secret
+        chance = random.Random(f"{seed} {kind}")
         shuffled = chance.sample(rows, len(rows))
         made = ((paper_id, make(title, chance)) for paper_id, title in shuffled)
         found = [KnownItem(kind, query, paper_id) for paper_id, query in made if query]
