@@ -1,7 +1,8 @@
 """`python -m serve`: flags and environment in, exit codes out. Nothing else of the program reads either.
 
-Exit codes: 0 stopped · 2 usage · 4 the search could not embed under --strict-hybrid · 5 Milvus · 6 manifest, index
-or state refused · 130 interrupted.
+Exit codes: 0 done, or stopped by SIGTERM (HTTP), or by the client (stdio) · 2 usage · 4 the search could not embed
+under --strict-hybrid · 5 Milvus · 6 manifest, index or state refused · 130 interrupted · 143 SIGTERM on stdio, or before
+the server was ready.
 """
 
 from __future__ import annotations
@@ -64,15 +65,15 @@ def _serve_http(settings: Settings, secrets: dict[str, str]) -> int:
 
 
 def _serve_stdio(settings: Settings, secrets: dict[str, str]) -> int:
-    from serve.stdio import end_on_signals, quiet_stdout, serve_stdio
+    from serve.stdio import quiet_stdout, serve_stdio
 
+    lost = IndexLost()
     with ExitStack() as stack:
         with quiet_stdout():
             from serve.opening import opened
 
-            service = stack.enter_context(opened(settings, secrets, IndexLost()))
-        end_on_signals(stack.close)
-        anyio.run(serve_stdio, service, VERSION)
+            service = stack.enter_context(opened(settings, secrets, lost))
+        anyio.run(serve_stdio, service, VERSION, stack.close, lambda number: lost.exit_code or 128 + number)
     return 0
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from mcp.server.stdio import stdio_server
 
@@ -15,8 +16,15 @@ from serve.opening import Opened
 from serve.tools import Caller, build_server, new_request_id
 
 
-async def serve_stdio(opened: Opened, version: str) -> None:
-    """Answer the client on standard input and output until it closes its end. No rate limit: the client is the user."""
+CLOSE_S = 10.0
+
+
+async def serve_stdio(opened: Opened, version: str, close: Callable[[], None], exit_code: Callable[[int], int]) -> None:
+    """Answer the client on standard input and output until it closes its end. No rate limit: the client is the user.
+
+    `close` and `exit_code` are for `end_on_signals`.
+    """
+    end_on_signals(close, exit_code)
     server = build_server(opened.desk, opened.service.corpus, version, lambda _request: Caller(None, new_request_id()))
     async with stdio_server() as (read, write):
         await server.run(read, write, server.create_initialization_options())
@@ -36,16 +44,20 @@ def quiet_stdout() -> Iterator[None]:
         os.close(wire)
 
 
-def end_on_signals(close: Callable[[], None]) -> None:
-    """On SIGTERM and SIGINT call `close` and end at once, with 128 + the signal.
+def end_on_signals(close: Callable[[], None], exit_code: Callable[[int], int]) -> None:
+    """On SIGTERM and SIGINT call `close`, for `CLOSE_S` at most, and end at once with `exit_code` of the signal.
 
     The protocol library waits for standard input in a thread that nothing can wake while the client holds the pipe:
-    an orderly end of the event loop would wait for the client.
+    an orderly end of the event loop would wait for the client. The running loop calls this between two of its steps,
+    where a signal handler of Python's could interrupt a step that holds a lock which `close` needs.
     """
 
-    def end(number: int, _frame: FrameType | None) -> None:
-        close()
-        os._exit(128 + number)
+    def end(number: int) -> None:
+        closing = threading.Thread(target=close, daemon=True)
+        closing.start()
+        closing.join(CLOSE_S)
+        os._exit(exit_code(number))
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, number)

@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,25 @@ from manifests.contract import Manifest, read_manifest, write_manifest
 from manifests.files import file_sha256
 from serve.filters import folded
 from tests.acceptance.served import HEADERS, Served, arrives, body, call, command, open_session, serving, shown_ids
-from tests.programs import REPOSITORY, SAMPLE, run_build
+from tests.programs import REPOSITORY, SAMPLE, Build, run_build
 
 pytestmark = pytest.mark.anyio
 
 GOLDEN = json.loads((REPOSITORY / "tests" / "golden" / "tools.json").read_text(encoding="utf-8"))
 QUERY = "learning with few labels"
+GREETING: list[dict[str, Any]] = [
+    {
+        "jsonrpc": "2.0",
+        "id": 0,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "0"},
+        },
+    },
+    {"jsonrpc": "2.0", "method": "notifications/initialized"},
+]
 
 
 def comparable(tools):
@@ -60,17 +75,7 @@ async def test_a_client_over_stdio_lists_the_golden_tools_and_searches(sample_bu
 
 def test_standard_output_of_stdio_holds_protocol_only_and_the_program_ends_with_its_input(sample_build, tmp_path):
     requests: list[dict[str, Any]] = [
-        {
-            "jsonrpc": "2.0",
-            "id": 0,
-            "method": "initialize",
-            "params": {
-                "protocolVersion": "2025-11-25",
-                "capabilities": {},
-                "clientInfo": {"name": "t", "version": "0"},
-            },
-        },
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        *GREETING,
         body("search_papers", {"query": QUERY}),
         body("get_papers", {"paper_ids": ["nope"]}),
     ]
@@ -94,23 +99,45 @@ def test_standard_output_of_stdio_holds_protocol_only_and_the_program_ends_with_
     assert code == 0
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_a_stdio_server_ends_on_a_signal_while_its_client_holds_the_pipe(sample_build, tmp_path, how):
+@contextmanager
+def stdio_server(build: Build, state: Path) -> Iterator[subprocess.Popen[str]]:
+    """A server on pipes that has greeted its client."""
     with subprocess.Popen(
-        command(sample_build, tmp_path / "state.db", "--transport", "stdio"),
+        command(build, state, "--transport", "stdio"),
         cwd=REPOSITORY,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
     ) as program:
-        program.stdin.write(json.dumps(body("list_paper_areas", {})) + "\n")
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdin.write("".join(json.dumps(request) + "\n" for request in GREETING))
         program.stdin.flush()
         program.stdout.readline()
+        yield program
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_stdio_server_ends_on_a_signal_while_its_client_holds_the_pipe(sample_build, tmp_path, how):
+    with stdio_server(sample_build, tmp_path / "state.db") as program:
+        engines = psutil.Process(program.pid).children(recursive=True)
         program.send_signal(how)
         code = program.wait(30)
 
-    assert code in {143, 130}
+    assert code == 128 + how
+    assert psutil.wait_procs(engines, timeout=10)[1] == []
+
+
+def test_a_stdio_server_whose_engine_dies_says_so_and_stops(sample_build, tmp_path):
+    with stdio_server(sample_build, tmp_path / "state.db") as program:
+        for engine in psutil.Process(program.pid).children(recursive=True):
+            engine.kill()
+        program.stdin.write(json.dumps(body("search_papers", {"query": QUERY})) + "\n")
+        program.stdin.flush()
+        code = program.wait(60)
+
+    assert code == 5
 
 
 async def test_eight_parallel_searches_of_a_session_fifty_times_over_give_no_paper_twice(sample_server):
