@@ -60,7 +60,8 @@ def _serve(service: Emulator, port: int, *, once: bool) -> int:
     try:
         address = f"http://127.0.0.1:{port}"
         if not _ready(server, address):
-            return server.wait()
+            print("the server did not get ready", file=sys.stderr)
+            return server.poll() or 1
         print(f"\n{QUERY!r}, answered by {address}/mcp:\n{_search(address)}\n", flush=True)
         if not once:
             print("serving until Ctrl-C", flush=True)
@@ -94,8 +95,9 @@ def _ready(server: subprocess.Popen[bytes], address: str) -> bool:
     """Whether the server answers before it ends; it must within `READY_WITHIN_S`."""
     deadline = time.monotonic() + READY_WITHIN_S
     while server.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(requests.ConnectionError):
-            return bool(requests.get(f"{address}/readyz", timeout=5).ok)
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
+            if requests.get(f"{address}/readyz", timeout=5).ok:
+                return True
         time.sleep(0.2)
     return False
 

