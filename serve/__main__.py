@@ -1,8 +1,8 @@
 """`python -m serve`: flags and environment in, exit codes out. Nothing else of the program reads either.
 
-Exit codes: 0 done, or stopped by SIGTERM (HTTP), or by the client (stdio) · 2 usage · 4 the search could not embed
-under --strict-hybrid · 5 Milvus · 6 manifest, index or state refused · 130 interrupted · 143 SIGTERM on stdio, or before
-the server was ready.
+Exit codes: 0 done, or a server that was told to stop (HTTP: SIGTERM; stdio: its input ends) · 2 usage · 4 the search
+could not embed under --strict-hybrid · 5 Milvus · 6 manifest, index or state refused · 130 interrupted · 143 SIGTERM on
+stdio, or before the server was ready.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from mcp.server.stdio import stdio_server
 from serve.opening import Opened
 from serve.tools import Caller, build_server, new_request_id
 
-
 CLOSE_S = 10.0
 
 
