@@ -30,10 +30,10 @@ from manifests.embedding.spec import Vectors
 from manifests.errors import ContractError
 from manifests.files import write_atomically
 from manifests.gate import Index, open_index
+from manifests.places import state_home
 from manifests.texts import embed_text, text_sha256
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.evaluate import Metrics
-from pipeline.places import state_home
 from pipeline.progress import silent
 
 EVALUATIONS = "evaluations.json"

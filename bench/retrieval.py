@@ -27,11 +27,11 @@ from manifests import texts
 from manifests.collection import BM25_PARAMS
 from manifests.embedding.local import LocalEmbedder, local_spec
 from manifests.hybrid import RRF_K, Hit
+from manifests.places import state_home
 from manifests.stems import stemmed as stem
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.evaluate import DEPTH, MEASURES, Metrics, evaluate, measure
 from pipeline.judged import Judged, read_judged
-from pipeline.places import state_home
 from pipeline.progress import silent
 
 PACKAGES = ("pymilvus", "milvus-lite", "bm25s", "faiss-cpu", "onnxruntime", "PyStemmer", "ir-measures", "numpy")

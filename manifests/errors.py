@@ -1,6 +1,7 @@
 """Errors that cross the contract. Each carries the process exit code of DESIGN.md's table.
 
 ContractError
+├── HomeUnknown           2  nothing in the environment says where this user keeps state
 ├── InputRefused          3  a snapshot, manifest path or judged set cannot be used
 ├── ProviderError
 │   ├── ProviderBusy      4  the same call may succeed later (429, 5xx, timeouts, dropped connections)
@@ -23,6 +24,12 @@ class ContractError(Exception):
     """Base of every expected failure; `str(error)` is the whole message for the user."""
 
     exit_code: int = 1
+
+
+class HomeUnknown(ContractError):
+    """Neither the environment nor the system says where this user keeps state."""
+
+    exit_code = 2
 
 
 class InputRefused(ContractError):

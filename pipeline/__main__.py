@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 from manifests import VERSION
 from manifests.contract import read_manifest
 from manifests.errors import ContractError, InputRefused
+from manifests.places import state_home
 from manifests.visible import visible_lines
 from pipeline.arguments import parser
 from pipeline.console import Console
 from pipeline.embed import Policy
 from pipeline.embedders import embedding_spec, open_counter, open_embedder, quotas
 from pipeline.errors import MachineRefused
-from pipeline.places import Places, require_own_link, state_home
+from pipeline.places import Places, require_own_link
 
 if TYPE_CHECKING:
     from pipeline.store_upkeep import Pruned, SpecStats

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Self
 
 from manifests.lite import is_lite
+from manifests.places import state_home
 from pipeline.corpus import FACTS
 from pipeline.errors import UsageError
 from pipeline.snapshot import read_card
 from pipeline.work import LINK, Target
-
-APPLICATION = "icml-paper-search"
 
 
 @dataclass(frozen=True)
@@ -68,14 +67,6 @@ class Places:
                 work=work, uri=given.get("milvus_uri") or str(work / LINK), token=environment.get("MILVUS_TOKEN")
             ),
         )
-
-
-def state_home(environment: Mapping[str, str]) -> Path:
-    """What all builds and servers of this machine share (XDG Base Directory Specification)."""
-    try:
-        return Path(environment.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / APPLICATION
-    except RuntimeError as error:
-        raise UsageError(f"{error}; set XDG_STATE_HOME, or give --store and --ledger") from error
 
 
 def require_own_link(places: Places) -> None:

@@ -6,13 +6,13 @@ the environment only, never from argv.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from manifests.places import state_home
 from serve.errors import UsageRefused
 
 Kind = Literal["text", "path", "integer", "seconds", "switch", "list", "networks", "choice"]
@@ -40,12 +40,6 @@ class Setting(NamedTuple):
     def variable(self) -> str:
         """As written in the environment."""
         return "SERVE_" + self.name.upper()
-
-
-def state_folder() -> Path:
-    """`$XDG_STATE_HOME/icml-paper-search`, or its usual place under the home folder."""
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base) / "icml-paper-search"
 
 
 SETTINGS: tuple[Setting, ...] = (
@@ -195,6 +189,7 @@ def read_settings(flags: Mapping[str, str | bool | None], environment: Mapping[s
 
     Raises:
         UsageRefused: a value that is not what its setting takes, a required one absent, or an unknown `SERVE_…`.
+        HomeUnknown: no place for the state was given, and there is no usual one.
     """
     known = {setting.variable for setting in SETTINGS} | set(SECRETS)
     if unknown := sorted(name for name in environment if name.startswith("SERVE_") and name not in known):
@@ -209,8 +204,8 @@ def read_settings(flags: Mapping[str, str | bool | None], environment: Mapping[s
         if given is None and setting.required:
             raise UsageRefused(f"{setting.flag} (or {setting.variable}) is missing: {setting.help}")
         values[setting.name] = setting.default if given is None else _value(setting, given, source)
-    values["state"] = values["state"] or state_folder() / "serve.db"
-    values["ledger"] = values["ledger"] or state_folder() / "ledger.db"
+    values["state"] = values["state"] or state_home(environment) / "serve.db"
+    values["ledger"] = values["ledger"] or state_home(environment) / "ledger.db"
     return Settings(**values)
 
 

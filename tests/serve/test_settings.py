@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from manifests.errors import HomeUnknown
 from serve import VERSION
 from serve.errors import ErrorCode, UsageRefused
 from serve.settings import SECRETS, SETTINGS, Settings, read_settings
@@ -46,10 +47,24 @@ def test_flags_come_before_the_environment_before_defaults():
     assert (settings.session_ttl, settings.session_capacity, settings.output_chars) == (21_600, 10_000, 20_000)
 
 
-def test_the_state_goes_to_the_users_state_folder(monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", "/state-home")
+def test_the_state_goes_to_the_users_state_folder():
+    settings = read_settings(PLACES, {"XDG_STATE_HOME": "/state-home"})
 
-    assert read_settings(PLACES, {}).state == Path("/state-home/icml-paper-search/serve.db")
+    assert settings.state == Path("/state-home/icml-paper-search/serve.db")
+    assert settings.ledger == Path("/state-home/icml-paper-search/ledger.db")
+
+
+def test_a_user_without_a_home_must_say_where_the_state_goes(monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+
+    with pytest.raises(HomeUnknown, match="set XDG_STATE_HOME") as refused:
+        read_settings(PLACES, {})
+
+    assert refused.value.exit_code == 2
+    assert read_settings(PLACES, {"SERVE_STATE": "s.db", "SERVE_LEDGER": "l.db"}).state == Path("s.db")
 
 
 def test_lists_and_networks_are_read():
