@@ -48,7 +48,7 @@ class ProviderBusy(ProviderError):
     """The same call may succeed later.
 
     Attributes:
-        reason: closed vocabulary of DESIGN.md: `timeout`, `busy` or `quota`.
+        reason: in the closed vocabulary of DESIGN.md: `timeout` or `busy`.
         retry_after_s: what the provider asked for, None when it asked for nothing.
     """
 

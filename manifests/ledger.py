@@ -103,8 +103,7 @@ class Ledger:
     """Requests and tokens of one account; safe for threads and for several programs on one file.
 
     `window_s` other than 60 is for tests that scale time. `in_flight_s` bounds how long a request may take: a
-    reservation that nobody settles counts so much longer. Where the provider is known to count on arrival,
-    `count_guard_s` (seconds after sending) may replace the answer as the latest instant of counting.
+    reservation that nobody settles counts so much longer.
     """
 
     def __init__(
@@ -115,7 +114,6 @@ class Ledger:
         *,
         window_s: float = 60.0,
         in_flight_s: float = 45.0,
-        count_guard_s: float = math.inf,
         clock: Callable[[], float] | None = None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
@@ -124,7 +122,6 @@ class Ledger:
         self.limits = limits
         self.window_s = window_s
         self._in_flight_s = in_flight_s
-        self._count_guard_s = count_guard_s
         self._clock = clock or machine_clock
         self._boot = "" if clock else machine_boot()
         self._stopped = threading.Event()
@@ -317,8 +314,7 @@ class Ledger:
 
     def _end(self, reservation: Reservation, account: Account, now: float, tokens: int) -> None:
         """Count to a window after the answer, and give the pacer back what the estimate was too high."""
-        counted_by = max(reservation.sent, min(now, reservation.sent + self._count_guard_s))
-        self._write(reservation.id, counted_by + self.window_s + MARGIN_S, tokens)
+        self._write(reservation.id, max(reservation.sent, now) + self.window_s + MARGIN_S, tokens)
         account.token_tat += (tokens - reservation.tokens) * reservation.token_s
 
     def _write(self, reservation_id: int, until: float, tokens: int) -> None:

@@ -14,13 +14,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import polars as pl
-import tenacity
 
-from manifests.embedding import check_vectors
+from manifests.embedding import VectorsUnusable, check_vectors
 from manifests.embedding.spec import Embedder, Vectors
 from manifests.errors import ProviderBusy, ProviderError, QuotaExhausted, TextRefused
 from manifests.files import file_sha256
@@ -29,6 +29,7 @@ from pipeline.claims import Claims, Share
 from pipeline.embedding_store import KEY, EmbeddingStore
 from pipeline.errors import EmbedStopped, MachineRefused
 from pipeline.interrupt import Interrupt
+from pipeline.patience import Patience, patiently
 from pipeline.progress import Report, silent
 
 _LOOK_S = 1.0  # how often the progress line is renewed while nothing comes back
@@ -37,19 +38,13 @@ _NAMED_MAX = 20
 
 
 @dataclass(frozen=True)
-class Policy:
-    """How patient and how expensive the stage may be.
+class Policy(Patience):
+    """How patient and how expensive the stage may be; past its patience it stops, resumably.
 
     Attributes:
-        attempts_max: times one batch is sent before the stage stops.
-        wait_max_s: longest wait between two of them, unless the provider asks for another.
-        retry_after_max_s: longest wait a provider may ask for; past it the stage stops, resumably.
         budget_tokens: tokens that may be spent; the stage stops before a batch that could exceed it.
     """
 
-    attempts_max: int = 6
-    wait_max_s: float = 30.0
-    retry_after_max_s: float = 90.0
     budget_tokens: int | None = None
 
 
@@ -241,40 +236,18 @@ class _Run:
         refused: dict[str, str] = {}
         while texts:
             try:
-                return _Answer(keys, self._patiently(texts), refused)
+                return _Answer(keys, patiently(partial(self._vectors, texts), self._policy, self._stopping), refused)
             except TextRefused as refusal:
                 refused[keys.pop(refusal.position)] = str(refusal)
                 texts.pop(refusal.position)
         return _Answer([], None, refused)
 
-    def _patiently(self, texts: list[str]) -> Vectors:
-        """The one retry policy: busy is tried again, later and later; everything else is not."""
-
-        def once() -> Vectors:
-            if self._stopping.is_set():
-                raise _Stopped
-            vectors = self._embedder.embed_documents(texts)
-            return check_vectors(vectors, len(texts), self._embedder.spec.dimension)
-
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(ProviderBusy),
-            stop=self._gives_up,
-            wait=self._wait_s,
-            sleep=tenacity.sleep_using_event(self._stopping),
-            reraise=True,
-        )(once)
-
-    def _gives_up(self, state: tenacity.RetryCallState) -> bool:
-        return (
-            state.attempt_number >= self._policy.attempts_max
-            or (_asked_s(state) or 0.0) > self._policy.retry_after_max_s
-        )
-
-    def _wait_s(self, state: tenacity.RetryCallState) -> float:
-        asked = _asked_s(state)
-        if asked is not None:
-            return asked
-        return tenacity.wait_random_exponential(multiplier=1, max=self._policy.wait_max_s)(state)
+    def _vectors(self, texts: list[str]) -> Vectors:
+        """The embedder's answer, whatever embedder it is."""
+        try:
+            return check_vectors(self._embedder.embed_documents(texts), len(texts), self._embedder.spec.dimension)
+        except VectorsUnusable as error:
+            raise ProviderBusy(f"the embedder's answer cannot be used: {error}") from error
 
     def _progress(self) -> None:
         quota = self._embedder.usage_note()
@@ -294,13 +267,3 @@ class _Run:
             f"the provider refused the text of {len(named)} paper(s): {'; '.join(named[:_NAMED_MAX])}{more}. Correct "
             "them at their source or leave them out of the snapshot"
         )
-
-
-class _Stopped(ProviderError):
-    """Not sent: the pass is ending."""
-
-
-def _asked_s(state: tenacity.RetryCallState) -> float | None:
-    """The wait that the provider asked for."""
-    error = state.outcome.exception() if state.outcome else None
-    return error.retry_after_s if isinstance(error, ProviderBusy) else None

@@ -27,9 +27,9 @@ from typing import NamedTuple, Self
 import numpy as np
 import polars as pl
 
-from manifests.embedding import check_vectors
+from manifests.embedding import VectorsUnusable, check_vectors
 from manifests.embedding.spec import EmbeddingSpec, Vectors
-from manifests.errors import InputRefused, ProviderBusy
+from manifests.errors import InputRefused
 from manifests.files import write_atomically
 from pipeline.errors import StoreDamaged, StoreHeld
 
@@ -117,12 +117,12 @@ class EmbeddingStore:
     ) -> None:
         """Keep one vector a text, whole or not at all, durably; `announce` is told the name of the part before.
 
+        The vectors have passed `check_vectors`, and do so again whenever they are read.
+
         Raises:
-            ProviderBusy: the vectors are not what the spec says; nothing is kept.
             OSError: the disk is full; nothing is kept.
         """
-        checked = check_vectors(vectors, len(text_sha256s), self.spec.dimension)
-        name = write_part(self.folder, text_sha256s, checked, announce)
+        name = write_part(self.folder, text_sha256s, vectors, announce)
         self._scanned.add(name)
         self._known.update((key, (name, row)) for row, key in enumerate(text_sha256s))
 
@@ -233,7 +233,7 @@ def read_part(path: Path, dimension: int) -> Part:
         raise StoreDamaged(path, f"it cannot be read: {error.strerror}") from error
     except pl.exceptions.PolarsError as error:
         raise StoreDamaged(path, f"it is not Parquet: {error}") from error
-    except ProviderBusy as error:
+    except VectorsUnusable as error:
         raise StoreDamaged(path, str(error)) from error
     return Part(frame[KEY].to_list(), vectors)
 

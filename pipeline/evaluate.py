@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -17,11 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-import tenacity
-
 from manifests.embedding.local import cores_available
-from manifests.embedding.spec import Embedder, Vectors
-from manifests.errors import ProviderBusy
+from manifests.embedding.spec import Embedder
 from manifests.files import write_atomically
 from manifests.gate import Index, open_index
 from manifests.hybrid import RRF_K, Hit
@@ -31,6 +29,7 @@ from pipeline.embed import Policy, embed
 from pipeline.embedding_store import EmbeddingStore
 from pipeline.index import index
 from pipeline.judged import Judged, read_judged
+from pipeline.patience import Patience, patiently
 from pipeline.progress import Report
 from pipeline.publish import draft
 from pipeline.snapshot import Provenance
@@ -42,7 +41,6 @@ MEASURES = ("nDCG@10", "R@100", "RR@10")
 DEPTH = 100  # the candidate window of the server's default
 _ENGINES_MAX = 4
 _TIMEOUT_S = 120.0
-_ATTEMPTS_MAX = 6
 
 # Leg -> query id -> hits, best first.
 Runs = dict[str, dict[str, list[Hit]]]
@@ -102,15 +100,7 @@ def _indexed(judged: Judged, embedder: Embedder, store: Path, work: Path, report
 
 def ask(opened: Index, embedder: Embedder, queries: Mapping[str, str], report: Report) -> Runs:
     """Every query to every leg, as the server would ask."""
-
-    @tenacity.retry(
-        retry=tenacity.retry_if_exception_type(ProviderBusy),
-        wait=tenacity.wait_exponential_jitter(max=30),
-        stop=tenacity.stop_after_attempt(_ATTEMPTS_MAX),
-        reraise=True,
-    )
-    def vector_of(text: str) -> Vectors:
-        return embedder.embed_query(text, timeout_s=_TIMEOUT_S)
+    stopping = threading.Event()
 
     def asked(query: tuple[str, str]) -> Asked:
         query_id, text = query
@@ -118,17 +108,22 @@ def ask(opened: Index, embedder: Embedder, queries: Mapping[str, str], report: R
         bm25 = opened.lexical(terms, "", DEPTH, _TIMEOUT_S)
         if not text:
             return Asked(query_id, {"bm25": bm25, "dense": [], "hybrid": bm25})
-        vector = vector_of(text)
+        vector = patiently(lambda: embedder.embed_query(text, timeout_s=_TIMEOUT_S, patient=True), Patience(), stopping)
         dense = opened.dense(vector, "", DEPTH, _TIMEOUT_S)
         hybrid = opened.hybrid(vector, terms, "", DEPTH, _TIMEOUT_S)
         return Asked(query_id, {"bm25": bm25, "dense": _ranked(dense), "hybrid": hybrid})
 
     runs: Runs = {leg: {} for leg in LEGS}
     with ThreadPoolExecutor(min(_ENGINES_MAX, cores_available())) as pool:
-        for done, answer in enumerate(pool.map(asked, queries.items()), start=1):
-            for leg, hits in answer.hits.items():
-                runs[leg][answer.query_id] = hits
-            report(done, len(queries), "")
+        try:
+            for done, answer in enumerate(pool.map(asked, queries.items()), start=1):
+                for leg, hits in answer.hits.items():
+                    runs[leg][answer.query_id] = hits
+                report(done, len(queries), "")
+        except BaseException:  # also at Ctrl-C nobody may wait any longer, for room or to try again; raised again
+            stopping.set()
+            embedder.stop()
+            raise
     return runs
 
 

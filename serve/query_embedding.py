@@ -202,7 +202,7 @@ class QueryEmbedder:
         """The kept vector. What cannot be read, or is no vector of the spec, counts as absent."""
         if not self._cache_rows:
             return None
-        with contextlib.suppress(StateFailed, ProviderBusy, ValueError):
+        with contextlib.suppress(StateFailed, ValueError):
             blob = self._state.vector(key, rows_max=self._cache_rows)
             if blob is not None:
                 vectors = check_vectors([np.frombuffer(blob, "<f4")], 1, self._embedder.spec.dimension)
@@ -222,7 +222,7 @@ def _failure(reason: Reason, cause: Exception) -> _Outcome:
 
 
 def _busy_reason(exc: ProviderBusy) -> Reason:
-    return "timeout" if exc.reason == "timeout" else "quota" if exc.reason == "quota" else "busy"
+    return "timeout" if exc.reason == "timeout" else "busy"
 
 
 async def _wait(future: Future[T], timeout_s: float) -> T | None:

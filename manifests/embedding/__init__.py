@@ -1,4 +1,4 @@
-"""Embedders: one interface, one module a provider, and the check every answer must pass."""
+"""Embedders: one interface, one module a provider, and the check that vectors pass wherever they come from."""
 
 from __future__ import annotations
 
@@ -6,40 +6,39 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from manifests.errors import ProviderBusy
-
 if TYPE_CHECKING:
     from manifests.embedding.spec import Vectors
+
+
+class VectorsUnusable(ValueError):
+    """Not the vectors that were asked for; the message names the first at fault. What that means, the caller knows."""
 
 
 def check_vectors(vectors: Any, count: int, dimension: int) -> Vectors:
     """`vectors` (an array, or one sequence of numbers a text) as float32 of shape (count, dimension).
 
     Raises:
-        ProviderBusy: another count or dimension, not numbers, not finite in float32, or of a length that is zero or not
-            finite there. An answer that cannot be read may be right the next time; the message names the first vector
-            at fault.
+        VectorsUnusable: another count or dimension, not numbers, not finite in float32, or of a length that is zero
+            or not finite there.
     """
     found = len(vectors)
     if found != count:
-        raise ProviderBusy(f"the provider answered {found} vectors for {count} texts; nothing of them is kept")
+        raise VectorsUnusable(f"{found} vectors for {count} texts")
     for position, vector in enumerate(vectors):
         if len(vector) != dimension:
-            raise ProviderBusy(f"vector {position} has {len(vector)} numbers where {dimension} are expected")
+            raise VectorsUnusable(f"vector {position} has {len(vector)} numbers where {dimension} are expected")
         if not _holds_numbers(vector):
-            raise ProviderBusy(f"vector {position} of {count} holds something else than numbers; nothing is kept")
+            raise VectorsUnusable(f"vector {position} of {count} holds something else than numbers")
     try:
         with np.errstate(over="ignore", under="ignore"):
             checked = np.asarray(vectors, dtype=np.float32).reshape(count, dimension)
             squares = np.einsum("ij,ij->i", checked, checked)
     except OverflowError as error:
-        raise ProviderBusy("the provider answered a number that no vector can hold; nothing is kept") from error
+        raise VectorsUnusable("a number that no vector can hold") from error
     unusable = ~(np.isfinite(squares) & (squares >= np.finfo(np.float32).tiny))
     if unusable.any():
         position = int(unusable.argmax())
-        raise ProviderBusy(
-            f"vector {position} of {count} is {_fault(checked[position])}; nothing of the answer is kept"
-        )
+        raise VectorsUnusable(f"vector {position} of {count} is {_fault(checked[position])}")
     return checked
 
 

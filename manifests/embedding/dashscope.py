@@ -45,7 +45,7 @@ BATCH_SHARE = 1 / 256
 COUNTS_KEPT = 20_000
 BOUGHT_KEPT = 1_000
 
-# What the SDK raises for an answer that is not the JSON object it expects.
+# What the SDK raises for an answer that is not the JSON object it expects; before one has come it is a bug.
 _UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
@@ -109,11 +109,8 @@ class DashScopeEmbedder:
         ledger: Ledger,
         base_url: str = BASE_URL,
         read_timeout_s: float = READ_TIMEOUT_S,
-        document_room_s: float = DOCUMENT_ROOM_S,
     ) -> None:
         """Prepare calls of `spec` at `base_url`, each read within `read_timeout_s`.
-
-        A document call waits up to `document_room_s` for room in the ledger.
 
         Raises:
             ProviderRefused: no usable key.
@@ -128,7 +125,6 @@ class DashScopeEmbedder:
         self.concurrency = _concurrency(ledger.limits, self.batch_texts_max, self.batch_tokens_max)
         self._key = _usable_key(api_key)
         self._read_timeout_s = read_timeout_s
-        self._document_room_s = document_room_s
         self._embedding, self._tokenizer = _sdk()
         from manifests.embedding import dashscope_transport as transport
 
@@ -138,7 +134,7 @@ class DashScopeEmbedder:
         self._counts: dict[str, int] = {}
         self._bought: dict[str, Vectors] = {}
         self._spent = 0
-        self._warned = False
+        self._warned: set[str] = set()
 
     @property
     def tokens_spent(self) -> int:
@@ -187,16 +183,21 @@ class DashScopeEmbedder:
                 self._bought.pop(text, None)
         return np.stack([found[text] for text in texts]) if found else np.empty((0, self.spec.dimension), np.float32)
 
-    def embed_query(self, text: str, *, timeout_s: float) -> Vectors:
-        """One vector of shape (dimension,), float32, within `timeout_s`, at most 0.3 s of it waiting for room."""
+    def embed_query(self, text: str, *, timeout_s: float, patient: bool = False) -> Vectors:
+        """One vector of shape (dimension,), within `timeout_s`, at most 0.3 s of it waiting for room.
+
+        `patient` calls wait for room as documents do, before `timeout_s` begins. No answer is read longer than a
+        document's: the ledger counts on that.
+        """
         self._refuse_unsendable([text])
-        deadline = time.monotonic() + timeout_s
-        estimate = len(text.encode()) // 3 + 1
-        reservation = self.ledger.reserve(estimate, timeout_s=min(QUERY_ROOM_S, timeout_s / 4), query=True)
-        left = max(0.01, deadline - time.monotonic())
+        room_s = DOCUMENT_ROOM_S if patient else min(QUERY_ROOM_S, timeout_s / 4)
+        started = time.monotonic()
+        reservation = self.ledger.reserve(len(text.encode()) // 3 + 1, timeout_s=room_s, query=True)
+        left = timeout_s if patient else max(0.01, timeout_s - (time.monotonic() - started))
         connect = min(CONNECT_TIMEOUT_S, left / 4)
+        read = min(self._read_timeout_s, left - connect)
         try:
-            vectors = self._answer([text], reservation, (connect, left - connect), query=True)
+            vectors = self._answer([text], reservation, (connect, read), query=True)
         except _TextAtFault as fault:
             raise TextRefused(str(fault), position=0) from fault
         vector: Vectors = vectors[0]
@@ -229,7 +230,7 @@ class DashScopeEmbedder:
 
     def _embed(self, batch: list[str]) -> Vectors:
         estimate = sum(self.count_tokens(batch))
-        reservation = self.ledger.reserve(estimate, timeout_s=self._document_room_s)
+        reservation = self.ledger.reserve(estimate, timeout_s=DOCUMENT_ROOM_S)
         return self._answer(batch, reservation, (CONNECT_TIMEOUT_S, self._read_timeout_s), query=False)
 
     def _answer(
@@ -264,6 +265,7 @@ class DashScopeEmbedder:
         from requests.exceptions import JSONDecodeError, RequestException
 
         spec, transport = self.spec, self._transport
+        exchange = transport.Exchange(self._session)
         try:
             return self._embedding.call(
                 model=spec.model,
@@ -272,7 +274,7 @@ class DashScopeEmbedder:
                 text_type=spec.query_text_type if query else spec.document_text_type,
                 api_key=self._key,
                 base_address=self.endpoint,
-                session=self._session,
+                session=exchange,
                 request_timeout=timeouts,
             )
         except transport.Unsent as exc:
@@ -285,17 +287,21 @@ class DashScopeEmbedder:
             self._spend(reservation.tokens)
             raise ProviderBusy(f"DashScope: {exc}") from None
         except JSONDecodeError as exc:
-            raise self._unreadable(reservation, exc) from None
+            raise self._unreadable(reservation, exc) from exc
         except RequestException as exc:
             self._settle(reservation, None)
             raise ProviderRefused(
                 f"{self.endpoint} does not answer as DashScope does ({type(exc).__name__}); check the base URL"
             ) from None
         except _UNREADABLE as exc:
-            raise self._unreadable(reservation, exc) from None
+            if not exchange.answered:
+                raise  # not the service's fault: an SDK of another version than this was written for
+            raise self._unreadable(reservation, exc) from exc
 
     def _unreadable(self, reservation: Reservation, exc: Exception) -> ProviderBusy:
         self._settle(reservation, None)
+        if self._warn_once("unreadable"):
+            log.warning("DashScope gave an answer that cannot be read; only the first is told in full", exc_info=exc)
         return ProviderBusy(f"DashScope gave an answer that cannot be read ({type(exc).__name__})")
 
     def _settle(self, reservation: Reservation, tokens: int | None) -> None:
@@ -303,15 +309,20 @@ class DashScopeEmbedder:
         self._spend(reservation.tokens if tokens is None else tokens)
 
     def _warn_of(self, usage: object, reservation: Reservation) -> None:
-        """Once: a service that reports no usage does so in every answer."""
-        if not self._warned:
-            self._warned = True
+        if self._warn_once("usage"):
             log.warning(
                 "DashScope reported no usage that these texts can have (%s); such answers count as estimated, "
                 "here %d tokens",
                 answer.shown(usage, self._key)[:80],
                 reservation.tokens,
             )
+
+    def _warn_once(self, subject: str) -> bool:
+        """Whether to warn of it: what is wrong with one answer is so with all of them."""
+        with self._lock:
+            first = subject not in self._warned
+            self._warned.add(subject)
+        return first
 
     def _spend(self, tokens: int) -> None:
         with self._lock:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
-from manifests.embedding import check_vectors
+from manifests.embedding import VectorsUnusable, check_vectors
 from manifests.embedding.spec import Vectors
 from manifests.errors import ProviderBusy
 from manifests.retry_after import asked_wait_s
@@ -45,7 +45,10 @@ def vectors_of(response: Any, count: int, dimension: int) -> Vectors:
     vectors = [entry.get("embedding") for entry in placed]
     if not all(isinstance(vector, list) for vector in vectors):
         raise ProviderBusy("DashScope answered 200 with something else than vectors; nothing of it is kept")
-    return check_vectors(vectors, count, dimension)
+    try:
+        return check_vectors(vectors, count, dimension)
+    except VectorsUnusable as error:  # may be right the next time
+        raise ProviderBusy(f"DashScope answered 200 with {error}; nothing of it is kept") from error
 
 
 def total_tokens(usage: Any, texts: Sequence[str]) -> int | None:

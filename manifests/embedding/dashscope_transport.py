@@ -69,6 +69,20 @@ def _certificates() -> str | bool:
     return True
 
 
+class Exchange:
+    """The session for one request, which knows whether its answer has come: only then can that be what is at fault."""
+
+    def __init__(self, session: requests.Session) -> None:
+        self.answered = False
+        self._session = session
+
+    def post(self, *arguments: Any, **options: Any) -> requests.Response:
+        """As the session does."""
+        response = self._session.post(*arguments, **options)
+        self.answered = True
+        return response
+
+
 class OneShot(HTTPAdapter):  # type: ignore[misc]  # requests ships no types
     """Sends once; connecting, sending and the whole answer together end within the sum of the two timeouts."""
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from manifests.embedding import check_vectors
+from manifests.embedding import VectorsUnusable, check_vectors
 from manifests.embedding.local_files import ModelFiles, model_files
 from manifests.embedding.spec import EmbeddingSpec
-from manifests.errors import InputRefused, ProviderBusy, ProviderRefused
+from manifests.errors import InputRefused, ProviderRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +92,7 @@ class LocalEmbedder:
             self._tokens += sum(map(len, token_ids))
         return self._checked([found[position] for position in range(len(texts))])
 
-    def embed_query(self, text: str, *, timeout_s: float) -> Vectors:  # noqa: ARG002 -- milliseconds, whatever the text
+    def embed_query(self, text: str, *, timeout_s: float, patient: bool = False) -> Vectors:  # noqa: ARG002 -- no quota, and milliseconds whatever the text
         """The vector of `text`, shape (dimension,), float32, of length 1; on the caller's thread.
 
         Raises:
@@ -108,7 +108,7 @@ class LocalEmbedder:
     def _checked(self, vectors: list[Vectors]) -> Vectors:
         try:
             return check_vectors(vectors, len(vectors), self.spec.dimension)
-        except ProviderBusy as error:
+        except VectorsUnusable as error:
             raise ProviderRefused(f"the model {self.spec.model} cannot be used: {error}") from error
 
     @property

@@ -42,8 +42,8 @@ class EmbeddingSpec(BaseModel):
 class Embedder(Protocol):
     """One provider's model. Safe to call from `concurrency` threads at once.
 
-    Both methods raise `ProviderBusy` when the same call may succeed later, `ProviderRefused` when it may not,
-    `TextRefused` when one text of the batch is at fault (the embedder finds which, if need be by halving the
+    Its two `embed_` methods raise `ProviderBusy` when the same call may succeed later, `ProviderRefused` when it may
+    not, `TextRefused` when one text of the batch is at fault (the embedder finds which, if need be by halving the
     batch), `QuotaExhausted` when the ledger leaves no room in time. They never retry; the caller does.
     Every vector they return is finite, not zero and of the spec's dimension, in the order of the texts.
 
@@ -52,7 +52,7 @@ class Embedder(Protocol):
         batch_texts_max: texts one `embed_documents` call may hold.
         batch_tokens_max: tokens, as `count_tokens` counts them, one call may hold in sum; a longer text goes
             alone.
-        concurrency: calls worth having in flight at once; 1 where one call already uses every core.
+        concurrency: calls worth having in flight at once; 2 where one call already uses every core.
     """
 
     spec: EmbeddingSpec
@@ -77,8 +77,8 @@ class Embedder(Protocol):
         """Vectors of shape (len(texts), dimension), float32."""
         ...
 
-    def embed_query(self, text: str, *, timeout_s: float) -> Vectors:
-        """One vector of shape (dimension,), float32, within `timeout_s`."""
+    def embed_query(self, text: str, *, timeout_s: float, patient: bool = False) -> Vectors:
+        """One vector of shape (dimension,), float32, within `timeout_s`; `patient` waits for room before that."""
         ...
 
     def stop(self) -> None:

@@ -257,6 +257,53 @@ def test_an_answer_that_drips_ends_at_the_deadline_wherever_it_drips(service, tm
     assert embedder.embed_documents(TEXTS).shape == (3, 1024)
 
 
+def test_a_patient_query_waits_for_room_as_a_document_does(service, tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db", "account", Limits(1, 100_000), window_s=1.0, in_flight_s=1.0)
+    embedder = DashScopeEmbedder(dashscope_spec(), api_key=KEY, ledger=ledger, base_url=service.base_url)
+    embedder.embed_query("graphs", timeout_s=2.0)
+
+    with pytest.raises(QuotaExhausted):
+        embedder.embed_query("graphs", timeout_s=2.0)
+    assert embedder.embed_query("graphs", timeout_s=2.0, patient=True).shape == (1024,)
+
+
+def test_a_query_is_read_no_longer_than_a_document_however_long_it_may_take(service, tmp_path):
+    embedder = opened(service, tmp_path, read_timeout_s=0.2)
+    service.will(Fault(delay_s=3.0))
+    started = time.monotonic()
+
+    with pytest.raises(ProviderBusy) as caught:
+        embedder.embed_query("graphs", timeout_s=60.0)
+
+    assert caught.value.reason == "timeout"
+    assert time.monotonic() - started < 2.5
+
+
+def test_an_answer_that_cannot_be_read_is_logged_once_with_its_cause(service, embedder, caplog):
+    service.will(Fault(200, b"null"), Fault(200, b"null"), Fault(200, b"<html>"))
+
+    for _ in range(3):
+        with pytest.raises(ProviderBusy) as caught:
+            embedder.embed_documents(TEXTS)
+        assert isinstance(caught.value.__cause__, TypeError | ValueError)
+
+    [record] = [record for record in caplog.records if "cannot be read" in record.message]
+    assert record.exc_info[0] is TypeError
+
+
+def test_an_sdk_that_takes_other_arguments_is_no_busy_provider(service, embedder, monkeypatch):
+    call = embedder._embedding.call
+
+    def renamed(*, model_name: str, **others: object) -> object:
+        return call(model=model_name, **others)
+
+    monkeypatch.setattr(embedder._embedding, "call", renamed)
+
+    with pytest.raises(TypeError, match="model"):
+        embedder.embed_documents(TEXTS)
+    assert service.entries == []
+
+
 def test_no_address_is_busy_and_costs_no_quota(service, tmp_path, monkeypatch):
     embedder = opened(service, tmp_path, base_url="http://dashscope.invalid/api/v1")
 

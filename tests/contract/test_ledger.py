@@ -204,19 +204,6 @@ def test_a_request_counts_until_a_window_after_its_answer(tmp_path):
     assert ledger.reserve(100, timeout_s=0)
 
 
-def test_with_a_count_guard_a_slow_answer_costs_no_more_than_the_guard(tmp_path):
-    clock = Clock()
-    ledger = open_ledger(tmp_path / "ledger.db", clock, requests=1, count_guard_s=0.4)
-    reservation = ledger.reserve(100, timeout_s=0)
-    clock.now += 5.0
-    ledger.settle(reservation, tokens=90)
-
-    clock.now += 55.4
-    assert ledger.usage().requests == 1
-    clock.now += 0.1
-    assert ledger.usage().requests == 0
-
-
 def test_a_request_whose_outcome_nobody_learned_counts_through_its_longest_flight(tmp_path):
     clock = Clock()
     path = tmp_path / "ledger.db"

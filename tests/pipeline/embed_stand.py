@@ -81,7 +81,7 @@ class Scripted:
             self.tokens_spent += sum(self.count_tokens(texts))
         return np.stack([vector_of(text) for text in texts])
 
-    def embed_query(self, text: str, *, timeout_s: float) -> Vectors:
+    def embed_query(self, text: str, *, timeout_s: float, patient: bool = False) -> Vectors:
         raise AssertionError("a build embeds documents only")
 
     def stop(self) -> None:

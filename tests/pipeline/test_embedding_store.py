@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from manifests.errors import InputRefused, ProviderBusy
+from manifests.errors import InputRefused
 from pipeline.embedding_store import EmbeddingStore, write_part
 from pipeline.errors import SpecDamaged, StoreDamaged, StoreHeld
 from pipeline.store_upkeep import prune, stats
@@ -87,17 +87,6 @@ def test_a_text_without_vector_is_an_error_that_names_the_command(tmp_path: Path
     with EmbeddingStore(tmp_path, SPEC) as store, pytest.raises(Exception, match=key(2)) as refusal:
         store.vectors(keys([1, 2]))
     assert "python -m pipeline embed" in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [rows([1]), np.zeros((2, 8), np.float32), np.full((2, 8), np.nan, np.float32), np.ones((2, 9), np.float32)],
-    ids=["count", "zero", "nan", "dimension"],
-)
-def test_an_unusable_vector_is_never_written(tmp_path: Path, wrong: np.ndarray):
-    with EmbeddingStore(tmp_path, SPEC) as store, pytest.raises(ProviderBusy):
-        store.append(keys([1, 2]), wrong)
-    assert parts(tmp_path) == []
 
 
 def test_a_read_only_store_writes_nothing_even_where_there_is_none(tmp_path: Path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,11 +16,12 @@ from bench.known_items import find_known_items
 from bench.title_queries import known_items
 from manifests.embedding.local import LocalEmbedder, local_spec
 from manifests.embedding.spec import Vectors
+from manifests.errors import ProviderBusy, ProviderRefused
 from manifests.gate import Index, open_index
 from manifests.hybrid import Hit
 from manifests.texts import query_text
 from pipeline.corpus import tabulate
-from pipeline.evaluate import measure, trec
+from pipeline.evaluate import ask, measure, trec
 from pipeline.index import index
 from pipeline.progress import silent
 from pipeline.publish import draft
@@ -97,6 +100,56 @@ def test_known_papers_of_the_sample_are_found(sample_build: Build, sample_index:
 
     assert found["hybrid"]["all"] >= KNOWN_ITEM_FLOOR
     assert found["bm25"]["all"] >= KNOWN_ITEM_FLOOR
+
+
+class Hesitant(LocalEmbedder):
+    """Does `before` a query, and leaves it at that until it returns."""
+
+    def __init__(self, before: Callable[[str], None]) -> None:
+        super().__init__(local_spec())
+        self.stopped = threading.Event()
+        self._before = before
+
+    def embed_query(self, text: str, *, timeout_s: float, patient: bool = False) -> Vectors:
+        assert patient
+        self._before(text)
+        return super().embed_query(text, timeout_s=timeout_s)
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_a_busy_provider_is_asked_again_when_it_says(sample_index: Index) -> None:
+    refused_at: list[float] = []
+
+    def busy_once(_: str) -> None:
+        if not refused_at:
+            refused_at.append(time.monotonic())
+            raise ProviderBusy("429", retry_after_s=0.3)
+
+    runs = ask(sample_index, Hesitant(busy_once), {"1": "graphs"}, silent)
+
+    assert time.monotonic() - refused_at[0] >= 0.3
+    assert all(run["1"] for run in runs.values())
+
+
+def test_once_the_provider_refuses_nobody_waits_any_longer(
+    sample_index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.evaluate.cores_available", lambda: 2)
+    waiting = threading.Event()
+
+    def before(text: str) -> None:
+        if text == "refused":
+            assert waiting.wait(60)
+            raise ProviderRefused("Arrearage")
+        waiting.set()
+        assert embedder.stopped.wait(60)
+
+    embedder = Hesitant(before)
+
+    with pytest.raises(ProviderRefused, match="Arrearage"):
+        ask(sample_index, embedder, {"1": "refused", "2": "waits for room"}, silent)
 
 
 @pytest.mark.slow
