@@ -16,7 +16,7 @@ from manifests.collection import collection_facts, content_sha256, ids_sha256
 from manifests.contract import Catalogue, CollectionFacts, Manifest, TextVersions
 from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import ArtifactDamaged, Difference
-from manifests.lite import folder_digests
+from manifests.lite import folder_digests, segments
 from manifests.strict_json import canonical_json
 from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION
 
@@ -76,8 +76,7 @@ def lite_file_differences(folder: Path, collection: str) -> list[Difference]:
 
 def segment_differences(folder: Path) -> list[Difference]:
     """More than one segment, whose BM25 statistics would each be of its own papers."""
-    segments = sum(path.is_file() for path in folder.rglob("data/*"))
-    return part_differences("segments", "1", str(segments))
+    return part_differences("segments", "1", str(len(segments(folder))))
 
 
 def collection_differences(expected: CollectionFacts, found: CollectionFacts, whose: str) -> list[Difference]:

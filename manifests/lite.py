@@ -47,6 +47,21 @@ def folder_digests(folder: Path, called: Path = Path()) -> dict[str, str]:
     }
 
 
+def segments(folder: Path) -> list[Path]:
+    """The files with the rows of `folder`, one a segment; each segment has BM25 statistics of its own papers."""
+    return sorted(folder.rglob("data/*.parquet"))
+
+
+def unflushed(folder: Path) -> list[Path]:
+    """The files with rows that are in no segment yet."""
+    return sorted(folder.rglob("wal/*"))
+
+
+def vector_indexes(folder: Path) -> list[Path]:
+    """The files with indexes of vectors, which every start would build again where there is none."""
+    return sorted(folder.rglob("indexes/*.idx"))
+
+
 def linked(folder: Path, scratch: Path) -> Path:
     """`scratch` as a copy of `folder` with real directories and links to the files."""
     source = folder.resolve()

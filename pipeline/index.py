@@ -29,7 +29,7 @@ from manifests.embedding.spec import Vectors
 from manifests.errors import IndexRefused, InputRefused, MilvusError
 from manifests.files import sync_tree
 from manifests.gate import open_index
-from manifests.lite import LiteEngine, folder_digests, is_lite
+from manifests.lite import LiteEngine, folder_digests, is_lite, segments, unflushed, vector_indexes
 from manifests.milvus import Milvus
 from manifests.scratch import scratch_folder
 from manifests.texts import search_text_of
@@ -192,14 +192,13 @@ def _prefetched(batches: Iterator[list[dict[str, Any]]]) -> Iterator[list[dict[s
 
 
 def _require_complete(folder: Path) -> None:
-    segments = sorted(path.name for path in folder.rglob("data/*.parquet"))
-    unflushed = sorted(path.name for path in folder.rglob("wal/*"))
-    if len(segments) != 1 or unflushed:
+    found, waiting = len(segments(folder)), len(unflushed(folder))
+    if found != 1 or waiting:
         raise MilvusError(
-            f"Milvus Lite left {len(segments)} segments and {len(unflushed)} unflushed files in {folder}; expected one "
+            f"Milvus Lite left {found} segments and {waiting} unflushed files in {folder}; expected one "
             "segment and none, else BM25 statistics are not global. Build again; if it stays, report the versions"
         )
-    if not any(folder.rglob("indexes/*.idx")):
+    if not vector_indexes(folder):
         raise MilvusError(
             f"Milvus Lite left no vector index in {folder}, so every start would build it. Build again; if it stays, "
             "report the versions"

@@ -143,8 +143,9 @@ def made_anew(**other: Any) -> Callable[[MilvusClient, str], None]:
             if field.filtered:
                 params.add_index(field.name, index_type="INVERTED")
         client.create_collection(name, schema=schema, index_params=params)
-        client.insert(name, [{key: row[key] for key in ALL} | {DENSE: row[DENSE][:dimension]} for row in rows])
-        client.flush(name)
+        for segment in (rows[::2], rows[1::2]) if other.get("halved") else (rows,):
+            client.insert(name, [{key: row[key] for key in ALL} | {DENSE: row[DENSE][:dimension]} for row in segment])
+            client.flush(name)
 
     return change
 
@@ -162,6 +163,7 @@ DAMAGE = {
     "analyzer-changed": (made_anew(analyzer={"tokenizer": "standard"}), ["analyzer", "lowercase"]),
     "bm25-parameter-changed": (made_anew(bm25=BM25_PARAMS | {"bm25_k1": 1.9}), ["index on sparse", "1.9"]),
     "metric-changed": (made_anew(metric="IP"), ["index on dense", "COSINE", "IP"]),
+    "two-segments": (made_anew(halved=True), ["1 difference", "segments: expected 1, found 2"]),
 }
 
 
