@@ -23,7 +23,7 @@ from pipeline.console import Console
 from pipeline.embed import Policy
 from pipeline.embedders import embedding_spec, open_counter, open_embedder, quotas
 from pipeline.errors import MachineRefused
-from pipeline.places import Places, require_own_link
+from pipeline.places import Places, require_buildable
 
 if TYPE_CHECKING:
     from pipeline.store_upkeep import Pruned, SpecStats
@@ -71,7 +71,7 @@ def _build(args: argparse.Namespace, environment: Environment) -> int:
 
     console = Console()
     places = Places.of_snapshot(args, environment)
-    require_own_link(places)
+    require_buildable(places)
     request = Request(args.snapshot, places, args.quarantine, _policy(args), f"build {args.snapshot}")
     built = build(request, open_embedder(args, environment, places.ledger), console)
     say_built(built, places)
@@ -105,7 +105,7 @@ def _embed(args: argparse.Namespace, environment: Environment) -> int:
 
 
 def _index(args: argparse.Namespace, environment: Environment) -> int:
-    from pipeline.build import Built, publish
+    from pipeline.build import Built, finish
     from pipeline.corpus import read_corpus
     from pipeline.embedding_store import EmbeddingStore
     from pipeline.measure import Meter
@@ -114,12 +114,12 @@ def _index(args: argparse.Namespace, environment: Environment) -> int:
 
     console, meter = Console(), Meter()
     places = Places.of_work(args, environment)
-    require_own_link(places)
+    require_buildable(places)
     spec = embedding_spec(args)
     with held(places.work, "index"), EmbeddingStore(places.store, spec) as store:
         corpus = read_corpus(places.work)
         manifest = draft(corpus, spec)
-        publish(corpus, manifest, store, places, meter, console)
+        finish(corpus, manifest, store, places, meter, console)
     built = Built(manifest, places.manifest, None, meter)
     return _say(args, built.facts(), f"{places.manifest} published, digest {manifest.digest[:12]}")
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from manifests.contract import Manifest, write_manifest
-from manifests.differences import lite_file_differences
+from manifests.contract import Manifest
 from manifests.embedding.spec import Embedder
 from manifests.gate import open_index
 from manifests.lite import is_lite
@@ -20,12 +19,12 @@ from pipeline.console import Console
 from pipeline.corpus import Corpus, tabulate
 from pipeline.embed import EmbedResult, Policy, embed
 from pipeline.embedding_store import EmbeddingStore
-from pipeline.index import index, record_seconds
+from pipeline.index import index
 from pipeline.measure import Meter
 from pipeline.places import Places
-from pipeline.publish import draft
+from pipeline.publish import draft, is_published, publish
 from pipeline.snapshot import open_snapshot
-from pipeline.work import LINK, Target, held, recorded, switch_link
+from pipeline.work import Target, held, recorded
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def build(request: Request, embedder: Embedder, console: Console) -> Built:
         with EmbeddingStore(places.store, embedder.spec) as store:
             with meter.stage("embed"), console.stage("embed") as report:
                 vectors = embed(corpus.path, store, embedder, request.policy, report)
-            publish(corpus, manifest, store, places, meter, console)
+            finish(corpus, manifest, store, places, meter, console)
     return Built(manifest, places.manifest, vectors, meter)
 
 
@@ -99,7 +98,7 @@ def _require_target(target: Target) -> None:
             milvus.collections()
 
 
-def publish(
+def finish(
     corpus: Corpus, manifest: Manifest, store: EmbeddingStore, places: Places, meter: Meter, console: Console
 ) -> None:
     """The second half of the path: collection, gate, manifest."""
@@ -111,24 +110,4 @@ def publish(
             manifest, target.uri, query_spec=store.spec, token=target.token, corpus_digests=corpus.digests
         ).close()
     with meter.stage("publish"), console.stage("publish"):
-        store.reference(places.manifest, manifest.digest, corpus.text_sha256s())
-        if is_lite(target.uri):
-            switch_link(target.work, manifest.collection.name)
-        record_seconds(target.work, manifest.collection.name, meter.seconds)
-        write_manifest(manifest, places.manifest)
-
-
-def is_published(manifest: Manifest, places: Places) -> bool:
-    """Whether the manifest file holds exactly `manifest` and the collection behind it is in place."""
-    if not places.manifest.is_file() or places.manifest.read_bytes() != manifest.text().encode():
-        return False
-    name, target = manifest.collection.name, places.target
-    if is_lite(target.uri):
-        link = target.work / LINK
-        return (
-            link.is_symlink()
-            and link.readlink() == Path(f"{name}.db")
-            and not lite_file_differences(target.work / f"{name}.db", name)
-        )
-    with Milvus(target.uri, token=target.token) as milvus:
-        return name in milvus.collections() and milvus.count(name) == manifest.corpus.rows
+        publish(corpus, manifest, store, places, meter.seconds)

@@ -13,7 +13,7 @@ import importlib.metadata
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -203,16 +203,6 @@ def _require_complete(folder: Path) -> None:
             f"Milvus Lite left no vector index in {folder}, so every start would build it. Build again; if it stays, "
             "report the versions"
         )
-
-
-def record_seconds(work: Path, collection: str, seconds: Mapping[str, float]) -> None:
-    """Note in the artifact of `work` how long the other stages of the build took that completed `collection`."""
-    collections = recorded(work)
-    built = collections.get(collection)
-    if built is None:  # it was on the server already, built from another folder
-        return
-    timed = built.model_copy(update={"seconds": {**seconds, **built.seconds}})
-    Artifact(collections=collections | {collection: timed}).write(work)
 
 
 def _record(work: Path, manifest: Manifest, files: dict[str, str], seconds: float) -> None:

@@ -69,11 +69,11 @@ class Places:
         )
 
 
-def require_own_link(places: Places) -> None:
-    """A build writes into its work folder or to a server, never to a Lite path elsewhere.
+def require_buildable(places: Places) -> None:
+    """A build makes a link and a manifest, and writes into its work folder or to a server, to no Lite path elsewhere.
 
     Raises:
-        UsageError: `--milvus-uri` names such a path.
+        UsageError: what stands at one of them, or `--milvus-uri`, is in the way.
     """
     uri, link = places.target.uri, places.work / LINK
     if link.exists() and not link.is_symlink():

@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -137,6 +137,16 @@ def recorded(work: Path) -> dict[str, BuiltCollection]:
         return Artifact.read(work).collections
     except ArtifactDamaged:
         return {}
+
+
+def record_seconds(work: Path, collection: str, seconds: Mapping[str, float]) -> None:
+    """Note in the artifact of `work` how long the other stages of the build took that completed `collection`."""
+    collections = recorded(work)
+    built = collections.get(collection)
+    if built is None:  # it was on the server already, built from another folder
+        return
+    timed = built.model_copy(update={"seconds": {**seconds, **built.seconds}})
+    Artifact(collections=collections | {collection: timed}).write(work)
 
 
 def install(work: Path, collection: str) -> None:
