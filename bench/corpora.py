@@ -25,6 +25,7 @@ from pipeline.embedding_store import EmbeddingStore
 from pipeline.index import index
 from pipeline.progress import silent
 from pipeline.publish import draft
+from pipeline.records import TEXT_KEY
 from pipeline.snapshot import Snapshot, open_snapshot
 from pipeline.work import LINK, Target, switch_link
 
@@ -60,9 +61,9 @@ def lay_out(folder: Path, snapshot: Snapshot, store: Path | None, terms: Sequenc
     write_manifest(manifest, manifest_path)
     rows = pl.read_parquet(corpus.path).sort(KEY)
     words = pl.Series("search_text", [search_text_of(row) for row in rows.iter_rows(named=True)])
-    papers = rows.select(KEY, words, "text_sha256")
+    papers = rows.select(KEY, words, TEXT_KEY)
     papers.write_parquet(folder / PARQUET)
-    np.save(folder / "vectors.npy", read_vectors(papers["text_sha256"].to_list()))
+    np.save(folder / "vectors.npy", read_vectors(papers[TEXT_KEY].to_list()))
     (folder / "queries.json").write_text(json.dumps(terms), encoding="utf-8")
     np.save(folder / "query_vectors.npy", query_vectors)
     shutil.copytree(work / f"{manifest.collection.name}.db", folder / "bare.db")

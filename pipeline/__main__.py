@@ -163,8 +163,8 @@ def _plan(args: argparse.Namespace, environment: Environment) -> int:
         embedder = open_counter(args, environment, scratch)
         corpus = tabulate(open_snapshot(args.snapshot), scratch, quarantine=True, report=report)
         texts = (embed_text(*row) for row in corpus.scan().select("title", "abstract").collect().iter_rows())
-        store = EmbeddingStore(places.store, embedder.spec, create=False)
-        planned = plan(texts, store, embedder, *quotas(args, environment))
+        with EmbeddingStore(places.store, embedder.spec, create=False) as store:
+            planned = plan(texts, store, embedder, *quotas(args, environment))
     return _say(args, asdict(planned), _lines(asdict(planned)))
 
 
@@ -208,7 +208,7 @@ def _evaluate(args: argparse.Namespace, environment: Environment) -> int:
 
 
 def _store(args: argparse.Namespace, environment: Environment) -> int:
-    from pipeline.store_upkeep import prune, stats
+    from pipeline.store_upkeep import prune_store, stats
     from pipeline.store_verify import verify
 
     folder = args.store or state_home(environment) / "vectors"
@@ -227,7 +227,7 @@ def _store(args: argparse.Namespace, environment: Environment) -> int:
         if args.action == "stats":
             found: Sequence[SpecStats | Pruned] = stats(folder)
         else:
-            found = prune(folder, dry_run=args.dry_run, forget=args.forget, report=report)
+            found = prune_store(folder, dry_run=args.dry_run, forget=args.forget, report=report)
     words = [_lines(asdict(each) | {"missing": each.missing}) for each in found] or [f"{folder} holds no vectors"]
     if any(each.missing for each in found):
         words.append(MISSING)

@@ -12,7 +12,7 @@ import polars as pl
 from manifests.embedding.spec import Embedder
 from manifests.errors import InputRefused
 from manifests.texts import embed_text, text_sha256
-from pipeline.embedding_store import KEY
+from pipeline.records import TEXT_KEY
 
 _ROWS_READ = 4_096  # of papers.parquet at once: memory does not grow with the corpus
 _TEXTS_COUNTED = 128  # tokens counted at once, while requests are in flight
@@ -34,7 +34,7 @@ def missing_texts(papers: Path, missing: set[str]) -> Iterator[tuple[str, str]]:
     Raises:
         InputRefused: the file was made by another version of the embed text.
     """
-    corpus = pl.scan_parquet(papers, glob=False).select(KEY, "title", "abstract")
+    corpus = pl.scan_parquet(papers, glob=False).select(TEXT_KEY, "title", "abstract")
     offset = 0
     while missing and len(rows := corpus.slice(offset, _ROWS_READ).collect()):
         offset += len(rows)

@@ -23,12 +23,12 @@ import polars as pl
 
 from manifests.collection import RECORD_FIELDS, paper_digest
 from pipeline.errors import MachineRefused
-from pipeline.records import TEXT_SHA256, BadRecord, Paper, read_record
+from pipeline.records import TEXT_KEY, BadRecord, Paper, read_record
 from pipeline.snapshot import Block, split
 
 _TYPES: dict[str, pl.DataType] = {"text": pl.String(), "texts": pl.List(pl.String()), "flag": pl.Boolean()}
 # papers.parquet, column by column: never inferred.
-SCHEMA = pl.Schema({**{field.name: _TYPES[field.kind] for field in RECORD_FIELDS}, TEXT_SHA256: pl.String()})
+SCHEMA = pl.Schema({**{field.name: _TYPES[field.kind] for field in RECORD_FIELDS}, TEXT_KEY: pl.String()})
 
 # White space of JSON: a line of nothing else is blank.
 _BLANK = b" \t\r\n"

@@ -18,6 +18,7 @@ from typing import Self
 
 from manifests.embedding.spec import Vectors
 from pipeline.embedding_store import EmbeddingStore
+from pipeline.errors import MachineRefused
 
 CLAIMS = ".claims"
 _PART = re.compile(r"part-[0-9a-f]{32}\.parquet")
@@ -28,7 +29,8 @@ class Claims:
     """The claims of this program on the store folder of one spec, and the parts announced since this was opened."""
 
     def __init__(self, folder: Path) -> None:
-        self._descriptor = os.open(folder / CLAIMS, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._path = folder / CLAIMS
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         self._read = os.fstat(self._descriptor).st_size
 
     def __enter__(self) -> Self:
@@ -38,11 +40,17 @@ class Claims:
         os.close(self._descriptor)  # ends every claim
 
     def take(self, text_sha256: str) -> bool:
-        """Whether the text is this program's to embed now; False while it is another's."""
+        """Whether the text is this program's to embed now; False while it is another's.
+
+        Raises:
+            MachineRefused: the file system has no locks.
+        """
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place(text_sha256))
         except (BlockingIOError, PermissionError):  # POSIX allows either
             return False
+        except OSError as error:
+            raise MachineRefused(f"cannot lock {self._path}: {error.strerror}; put --store on a local disk") from error
         return True
 
     def let_go(self, text_sha256s: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ from manifests.texts import EMBED_TEXT_VERSION, SEARCH_TEXT_VERSION
 from pipeline.blocks import SCHEMA, Tabulated, tabulate_blocks
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report, silent
-from pipeline.records import TEXT_SHA256, rules
+from pipeline.records import TEXT_KEY, rules
 from pipeline.snapshot import Block, Snapshot
 from pipeline.tally import Tally
 
@@ -88,7 +88,7 @@ class Corpus:
 
     def text_sha256s(self) -> list[str]:
         """Sha256 of every paper's embed text, in snapshot order; equal texts repeat."""
-        return self.scan().select(TEXT_SHA256).collect()[TEXT_SHA256].to_list()
+        return self.scan().select(TEXT_KEY).collect()[TEXT_KEY].to_list()
 
 
 def tabulate(

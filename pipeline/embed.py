@@ -20,17 +20,19 @@ from typing import NamedTuple
 
 import polars as pl
 
+from manifests.collection import KEY
 from manifests.embedding import VectorsUnusable, check_vectors
 from manifests.embedding.spec import Embedder, Vectors
 from manifests.errors import ProviderBusy, ProviderError, QuotaExhausted, TextRefused
 from manifests.files import file_sha256
 from pipeline.batches import Batch, batches, missing_texts
 from pipeline.claims import Claims, Share
-from pipeline.embedding_store import KEY, EmbeddingStore
+from pipeline.embedding_store import EmbeddingStore
 from pipeline.errors import EmbedStopped, MachineRefused
 from pipeline.interrupt import Interrupt
 from pipeline.patience import Patience, patiently
 from pipeline.progress import Report, silent
+from pipeline.records import TEXT_KEY
 
 _LOOK_S = 1.0  # how often the progress line is renewed while nothing comes back
 _OTHERS_S = 900.0  # how long another program may keep texts to itself without storing one
@@ -69,7 +71,7 @@ def embed(
         InputRefused: papers.parquet was made by another version of the embed text.
         MachineRefused: there is no room for the vectors; nothing was sent.
     """
-    keys = pl.read_parquet(papers, columns=[KEY], glob=False)[KEY]
+    keys = pl.read_parquet(papers, columns=[TEXT_KEY], glob=False)[TEXT_KEY]
     with Claims(store.folder) as claims:  # opened before the store is read, so that no part comes unseen
         missing = store.missing(keys)
         if not missing:
@@ -258,9 +260,8 @@ class _Run:
 
     def _refusals(self, papers: Path) -> str:
         """The refused texts by paper id, with the provider's words."""
-        rows = (
-            pl.scan_parquet(papers, glob=False).select("paper_id", KEY).filter(pl.col(KEY).is_in(list(self._refused)))
-        )
+        rows = pl.scan_parquet(papers, glob=False).select(KEY, TEXT_KEY)
+        rows = rows.filter(pl.col(TEXT_KEY).is_in(list(self._refused)))
         named = [f"{paper_id} ({self._refused[key]})" for paper_id, key in rows.collect().iter_rows()]
         more = f" and {len(named) - _NAMED_MAX} more" if len(named) > _NAMED_MAX else ""
         return (

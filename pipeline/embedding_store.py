@@ -13,7 +13,6 @@ texts for missing would buy them again unasked, and taking its vectors would ser
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
 import json
@@ -31,13 +30,11 @@ from manifests.embedding import VectorsUnusable, check_vectors
 from manifests.embedding.spec import EmbeddingSpec, Vectors
 from manifests.errors import InputRefused
 from manifests.files import write_atomically
-from pipeline.errors import StoreDamaged, StoreHeld
+from pipeline.errors import StoreDamaged
+from pipeline.records import TEXT_KEY
+from pipeline.store_folder import PARTS, REFERENCES, SPEC, lock, lock_to_read
 
-KEY = "text_sha256"
 VECTOR = "vector"
-SPEC = "spec.json"
-REFERENCES = "references"
-PARTS = "part-*.parquet"
 
 # Parts kept decoded between two reads; random access to a corpus touches nearly every part.
 _CACHED_BYTES_MAX = 1 << 30
@@ -58,7 +55,8 @@ class EmbeddingStore:
 
         Raises:
             StoreHeld: `store prune` is at work.
-            OSError: the folder cannot be made or locked.
+            MachineRefused: its file system has no locks.
+            OSError: the folder cannot be made.
         """
         self.spec = spec
         self.folder = folder / spec.fingerprint
@@ -71,7 +69,8 @@ class EmbeddingStore:
             if not (self.folder / SPEC).exists():
                 text = json.dumps(spec.model_dump(), indent=2, sort_keys=True, ensure_ascii=False)
                 write_atomically(self.folder / SPEC, f"{text}\n".encode())
-        self._release = weakref.finalize(self, os.close, lock(folder, exclusive=False)) if create else None
+        held = lock(folder, exclusive=False) if create else lock_to_read(folder)
+        self._release = None if held is None else weakref.finalize(self, os.close, held)
 
     def __enter__(self) -> Self:
         return self
@@ -94,8 +93,10 @@ class EmbeddingStore:
         Raises:
             StoreDamaged: a part is not what its name says.
         """
-        self._scan()
-        return [key for key in dict.fromkeys(text_sha256s) if key not in self._known]
+        wanted = list(dict.fromkeys(text_sha256s))
+        if any(key not in self._known for key in wanted):
+            self._scan()
+        return [key for key in wanted if key not in self._known]
 
     def learn(self, name: str) -> bool:
         """Learn the texts of the part of this name; False when it is not here.
@@ -156,8 +157,8 @@ class EmbeddingStore:
         keys = sorted(set(text_sha256s))
         where = str(path.resolve())
         frame = pl.DataFrame(
-            {"path": [where] * len(keys), "digest": [digest] * len(keys), KEY: keys},
-            schema={"path": pl.String, "digest": pl.String, KEY: pl.String},
+            {"path": [where] * len(keys), "digest": [digest] * len(keys), TEXT_KEY: keys},
+            schema={"path": pl.String, "digest": pl.String, TEXT_KEY: pl.String},
         )
         name = hashlib.sha256(f"{where}\n{digest}".encode()).hexdigest()[:32]
         write_atomically(self.folder / REFERENCES / f"{name}.parquet", _parquet(frame))
@@ -179,30 +180,13 @@ class EmbeddingStore:
         return vectors
 
 
-def lock(folder: Path, *, exclusive: bool) -> int:
-    """A file descriptor that holds the store at `folder`; closing it, however the holder ends, lets go.
-
-    Raises:
-        StoreHeld: somebody holds it in the other way.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        who = "a build or another store command" if exclusive else "`store prune`"
-        raise StoreHeld(f"the embedding store {folder} is held by {who}; run this again when that has ended") from error
-    return descriptor
-
-
 def write_part(
     folder: Path, text_sha256s: Sequence[str], vectors: Vectors, announce: Callable[[str], None] | None = None
 ) -> str:
     """Write one part into `folder` atomically; its name, which its content decides and `announce` is told before."""
     frame = pl.DataFrame(
         [
-            pl.Series(KEY, text_sha256s, dtype=pl.String),
+            pl.Series(TEXT_KEY, text_sha256s, dtype=pl.String),
             pl.Series(VECTOR, np.ascontiguousarray(vectors), dtype=pl.Array(pl.Float32, vectors.shape[1])),
         ]
     )
@@ -226,7 +210,7 @@ def read_part(path: Path, dimension: int) -> Part:
         if _part_name(content) != path.name:
             raise StoreDamaged(path, f"its bytes belong to {_part_name(content)}: changed or cut short on the disk")
         frame = pl.read_parquet(io.BytesIO(content))
-        if dict(frame.schema) != {KEY: pl.String, VECTOR: pl.Array(pl.Float32, dimension)}:
+        if dict(frame.schema) != {TEXT_KEY: pl.String, VECTOR: pl.Array(pl.Float32, dimension)}:
             raise StoreDamaged(path, f"columns {dict(frame.schema)}, expected texts and vectors of {dimension}")
         vectors = check_vectors(frame[VECTOR].to_numpy(), len(frame), dimension)
     except OSError as error:
@@ -235,7 +219,7 @@ def read_part(path: Path, dimension: int) -> Part:
         raise StoreDamaged(path, f"it is not Parquet: {error}") from error
     except VectorsUnusable as error:
         raise StoreDamaged(path, str(error)) from error
-    return Part(frame[KEY].to_list(), vectors)
+    return Part(frame[TEXT_KEY].to_list(), vectors)
 
 
 def _part_name(content: bytes) -> str:

@@ -36,7 +36,7 @@ from manifests.texts import search_text_of
 from manifests.visible import visible
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report
-from pipeline.records import TEXT_SHA256
+from pipeline.records import TEXT_KEY
 from pipeline.work import BUILDING, Target, install, recorded, settle
 
 # A server takes at most 64 MB an insert; a row is some 8 kB.
@@ -89,8 +89,8 @@ class _Source(NamedTuple):
         """Name the papers whose vector is missing: halfway into a collection it would be too late."""
         if self.missing is None:
             return
-        papers = pl.read_parquet(self.papers, columns=[KEY, "title", TEXT_SHA256], glob=False).sort(KEY)
-        without = papers.filter(pl.col(TEXT_SHA256).is_in(self.missing(papers[TEXT_SHA256])))
+        papers = pl.read_parquet(self.papers, columns=[KEY, "title", TEXT_KEY], glob=False).sort(KEY)
+        without = papers.filter(pl.col(TEXT_KEY).is_in(self.missing(papers[TEXT_KEY])))
         if without.is_empty():
             return
         first = without.head(_NAMED_MAX).select(KEY, "title").iter_rows()
@@ -175,7 +175,7 @@ def _fill(milvus: Milvus, source: _Source, manifest: Manifest, report: Report) -
 def _batches(source: _Source) -> Iterator[list[dict[str, Any]]]:
     """Rows as Milvus takes them, in the byte order of the ids."""
     for batch in pl.read_parquet(source.papers, glob=False).sort(KEY).iter_slices(INSERT_ROWS):
-        vectors = source.read_vectors(batch[TEXT_SHA256].to_list())
+        vectors = source.read_vectors(batch[TEXT_KEY].to_list())
         fields = batch.select(field.name for field in RECORD_FIELDS).iter_rows(named=True)
         yield [
             row | {SEARCH_TEXT: search_text_of(row), DENSE: vector} for row, vector in zip(fields, vectors, strict=True)

@@ -19,7 +19,7 @@ from manifests.collection import FIELD, KEY, SEARCH_TEXT, UNSPECIFIED_AREA, Fiel
 from manifests.texts import embed_text, search_text, search_text_bytes_max, text_sha256
 from manifests.visible import visible
 
-TEXT_SHA256 = "text_sha256"
+TEXT_KEY = "text_sha256"
 # What a record without a paper type is stored under; like an area it can be asked for.
 UNSPECIFIED_TYPE = "Unspecified"
 
@@ -144,7 +144,7 @@ def _add_text_key(paper: Paper) -> list[Fault]:
             _text(search_text(*sources), FIELD[SEARCH_TEXT])
         except _Unfit as unfit:
             return [Fault(SEARCH_TEXT, f"{unfit} (title, abstract, keywords and authors together)")]
-    paper[TEXT_SHA256] = text_sha256(embed_text(paper["title"], paper["abstract"]))
+    paper[TEXT_KEY] = text_sha256(embed_text(paper["title"], paper["abstract"]))
     return []
 
 

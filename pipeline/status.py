@@ -11,7 +11,7 @@ from manifests.embedding.spec import EmbeddingSpec
 from manifests.errors import IndexRefused, InputRefused
 from pipeline.corpus import Corpus, read_corpus
 from pipeline.embedding_store import EmbeddingStore
-from pipeline.errors import StoreDamaged
+from pipeline.errors import MachineRefused, StoreDamaged, StoreHeld
 from pipeline.work import LINK, holder, unfinished
 
 
@@ -42,9 +42,10 @@ def _corpus(work: Path) -> Corpus | str | None:
 def _vectors(corpus: Corpus, folder: Path, spec: EmbeddingSpec) -> dict[str, int] | str:
     wanted = set(corpus.text_sha256s())
     try:
-        missing = len(EmbeddingStore(folder, spec, create=False).missing(wanted))
-    except StoreDamaged as damage:
-        return str(damage)
+        with EmbeddingStore(folder, spec, create=False) as opened:
+            missing = len(opened.missing(wanted))
+    except (StoreDamaged, StoreHeld, MachineRefused) as refusal:
+        return str(refusal)
     return {"texts": len(wanted), "stored": len(wanted) - missing}
 
 

@@ -18,8 +18,9 @@ import polars as pl
 
 from manifests.errors import InputRefused
 from manifests.files import file_sha256
-from pipeline.embedding_store import KEY, REFERENCES
 from pipeline.errors import ReferenceDamaged
+from pipeline.records import TEXT_KEY
+from pipeline.store_folder import REFERENCES
 
 _NAMED_MAX = 20
 
@@ -114,7 +115,7 @@ def read_reference(path: Path) -> pl.DataFrame:
     """
     try:
         frame = pl.read_parquet(path, glob=False)
-        if frame.columns == ["path", "digest", KEY] and len(frame):
+        if frame.columns == ["path", "digest", TEXT_KEY] and len(frame):
             return frame
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ReferenceDamaged(path, f"it should list the texts of a manifest, and cannot be read ({error})") from error
@@ -130,7 +131,7 @@ def _by_file(folder: Path) -> dict[str, list[_Listed]]:
     found: dict[str, list[_Listed]] = {}
     for path in reference_paths(folder):
         frame = read_reference(path)
-        found.setdefault(frame["path"][0], []).append(_Listed(frame["digest"][0], path, frozenset(frame[KEY])))
+        found.setdefault(frame["path"][0], []).append(_Listed(frame["digest"][0], path, frozenset(frame[TEXT_KEY])))
     return found
 
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from manifests.embedding.spec import EmbeddingSpec, Vectors
 from pipeline.claims import CLAIMS
-from pipeline.embedding_store import PARTS, REFERENCES, read_part, write_part
+from pipeline.embedding_store import read_part, write_part
 from pipeline.errors import StoreDamaged
 from pipeline.progress import Report, silent
+from pipeline.store_folder import PARTS, REFERENCES, spec_folders, spec_of, store_held
 from pipeline.store_references import Missing, needs, require_missing
-from pipeline.store_verify import held, spec_folders, spec_of
 
 DAMAGED = "damaged"
 MERGED_BYTES = 64 << 20  # of vectors in one merged part
@@ -76,7 +76,7 @@ def stats(folder: Path) -> list[SpecStats]:
         StoreDamaged: a part, a spec, or a list of needed texts is not what was written.
     """
     found: list[SpecStats] = []
-    with held(folder, exclusive=False):
+    with store_held(folder, exclusive=False):
         for spec_folder in spec_folders(folder):
             spec = spec_of(spec_folder)
             paths = sorted(spec_folder.glob(PARTS))
@@ -97,7 +97,9 @@ def stats(folder: Path) -> list[SpecStats]:
     return found
 
 
-def prune(folder: Path, *, dry_run: bool = False, forget: Sequence[Path] = (), report: Report = silent) -> list[Pruned]:
+def prune_store(
+    folder: Path, *, dry_run: bool = False, forget: Sequence[Path] = (), report: Report = silent
+) -> list[Pruned]:
     """Remove the vectors that nothing needs, merge small parts, set damaged parts aside; `dry_run` only counts.
 
     Args:
@@ -108,7 +110,7 @@ def prune(folder: Path, *, dry_run: bool = False, forget: Sequence[Path] = (), r
         InputRefused: nothing that `forget` names is missing; nothing is removed.
         SpecDamaged, ReferenceDamaged: what is held or needed cannot be known; nothing is removed.
     """
-    with held(folder, exclusive=True):
+    with store_held(folder, exclusive=True):
         specs = {spec_folder: spec_of(spec_folder) for spec_folder in spec_folders(folder)}
         require_missing(specs, forget)
         return [_prune_spec(spec_folder, spec, dry_run, forget, report) for spec_folder, spec in specs.items()]

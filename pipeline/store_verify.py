@@ -7,18 +7,16 @@ Holds    one damaged file hides no other
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from manifests.embedding.spec import EmbeddingSpec
-from pipeline.embedding_store import PARTS, SPEC, lock, read_part
-from pipeline.errors import SpecDamaged, StoreDamaged
+from pipeline.embedding_store import read_part
+from pipeline.errors import StoreDamaged
 from pipeline.progress import Report, silent
+from pipeline.store_folder import PARTS, spec_folders, spec_of, store_held
 from pipeline.store_references import needs, read_reference, reference_paths
 
 
@@ -70,7 +68,7 @@ def verify(folder: Path, report: Report = silent) -> Verified:
         StoreHeld: `store prune` is at work.
     """
     found = Verified([], [])
-    with held(folder, exclusive=False):
+    with store_held(folder, exclusive=False):
         for spec_folder in spec_folders(folder):
             with _naming(found.damaged):
                 _verify_spec(spec_folder, spec_of(spec_folder), found, report)
@@ -78,11 +76,11 @@ def verify(folder: Path, report: Report = silent) -> Verified:
 
 
 def _verify_spec(folder: Path, spec: EmbeddingSpec, found: Verified, report: Report) -> None:
-    held: set[str] = set()
+    sound: set[str] = set()
     paths = sorted(folder.glob(PARTS))
     for done, path in enumerate(paths, start=1):
         with _naming(found.damaged):
-            held.update(read_part(path, spec.dimension).keys)
+            sound.update(read_part(path, spec.dimension).keys)
         report(done, len(paths), str(spec))
     before = len(found.damaged)
     for path in reference_paths(folder):
@@ -91,7 +89,7 @@ def _verify_spec(folder: Path, spec: EmbeddingSpec, found: Verified, report: Rep
     if len(found.damaged) > before:
         return
     for where, texts in needs(folder).texts.items():
-        if absent := len(texts - held):
+        if absent := len(texts - sound):
             found.incomplete.append(Incomplete(where, len(texts), absent))
 
 
@@ -102,43 +100,3 @@ def _naming(damages: list[Damage]) -> Iterator[None]:
         yield
     except StoreDamaged as damage:
         damages.append(Damage(damage.path, damage.reason))
-
-
-def spec_folders(folder: Path) -> list[Path]:
-    """The folders of the store that hold a spec or parts, in order."""
-    return sorted({path.parent for kind in (SPEC, PARTS) for path in folder.glob(f"*/{kind}")})
-
-
-def spec_of(folder: Path) -> EmbeddingSpec:
-    """The spec whose vectors `folder` holds.
-
-    Raises:
-        SpecDamaged: spec.json is absent or is not that of its folder.
-    """
-    path = folder / SPEC
-    try:
-        spec = EmbeddingSpec.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise SpecDamaged(path, f"it cannot be read: {error.strerror}") from error
-    except ValidationError as error:
-        raise SpecDamaged(path, f"it is no embedding spec: {error.errors()[0]['msg']}") from error
-    if spec.fingerprint != folder.name:
-        raise SpecDamaged(path, f"it describes {spec.fingerprint}, another spec than its folder's")
-    return spec
-
-
-@contextmanager
-def held(folder: Path, *, exclusive: bool) -> Iterator[None]:
-    """Hold the store, where there is one.
-
-    Raises:
-        StoreHeld: somebody holds it in the other way.
-    """
-    if not folder.is_dir():
-        yield
-        return
-    descriptor = lock(folder, exclusive=exclusive)
-    try:
-        yield
-    finally:
-        os.close(descriptor)

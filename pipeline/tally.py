@@ -76,7 +76,7 @@ class Tally:
         self._flags.update(
             spotlight=frame.filter("spotlight").height,
             oral=frame.filter("oral").height,
-            plain=frame.filter(pl.col("abstract") == "").height,
+            without_abstract=frame.filter(pl.col("abstract") == "").height,
         )
         return frame
 
@@ -168,7 +168,7 @@ class Tally:
             paper_types=dict(self._types),
             spotlight=self._flags["spotlight"],
             oral=self._flags["oral"],
-            without_abstract=self._flags["plain"],
+            without_abstract=self._flags["without_abstract"],
         )
         return counts, corpus, catalogue
 

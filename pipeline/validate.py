@@ -28,7 +28,7 @@ from manifests.strict_json import canonical_json
 from manifests.texts import embed_text, text_sha256
 from pipeline.corpus import PAPERS, Corpus, read_corpus
 from pipeline.embedding_store import EmbeddingStore
-from pipeline.errors import StoreDamaged
+from pipeline.errors import MachineRefused, StoreDamaged, StoreHeld
 from pipeline.places import Places
 from pipeline.progress import Report
 from pipeline.snapshot import open_snapshot
@@ -37,7 +37,7 @@ from pipeline.work import LINK, recorded
 SNAPSHOT = "snapshot"
 COLLECTION = "collection"
 VECTORS = "vectors"
-# Another processor rounds the local model's numbers otherwise; the nearest two papers of ICML 2026 have 0.85.
+# Another processor rounds the local model's numbers otherwise; the nearest two papers of ICML 2026 have 0.86.
 COSINE_MIN = 0.9
 PAGE_ROWS = 2_000
 
@@ -207,21 +207,21 @@ def _compare_vectors(opened: Index, folder: Path, verdict: Verdict) -> None:
         paper_id: text_sha256(embed_text(paper["title"], paper["abstract"]))
         for paper_id, paper in opened.papers.items()
     }
-    store = EmbeddingStore(folder, opened.manifest.embedding, create=False)
     unlike: list[str] = []
     try:
-        absent = set(store.missing(keys.values()))
-        known = (row for row in opened.vectors() if keys[row[0]] not in absent)
-        while page := list(islice(known, PAGE_ROWS)):
-            expected = store.vectors([keys[paper_id] for paper_id, _ in page])
-            cosines = _cosines(np.asarray([vector for _, vector in page], dtype=np.float32), expected)
-            unlike += [
-                f"{paper_id} (cosine {cosine:.2f})"
-                for (paper_id, _), cosine in zip(page, cosines, strict=True)
-                if not cosine >= COSINE_MIN
-            ]
-    except StoreDamaged as damage:
-        verdict.not_compared.append(NotCompared(VECTORS, str(damage)))
+        with EmbeddingStore(folder, opened.manifest.embedding, create=False) as store:
+            absent = set(store.missing(keys.values()))
+            known = (row for row in opened.vectors() if keys[row[0]] not in absent)
+            while page := list(islice(known, PAGE_ROWS)):
+                expected = store.vectors([keys[paper_id] for paper_id, _ in page])
+                cosines = _cosines(np.asarray([vector for _, vector in page], dtype=np.float32), expected)
+                unlike += [
+                    f"{paper_id} (cosine {cosine:.2f})"
+                    for (paper_id, _), cosine in zip(page, cosines, strict=True)
+                    if not cosine >= COSINE_MIN
+                ]
+    except (StoreDamaged, StoreHeld, MachineRefused) as refusal:
+        verdict.not_compared.append(NotCompared(VECTORS, str(refusal)))
         return
     if absent:
         without = sum(key in absent for key in keys.values())

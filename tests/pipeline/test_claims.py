@@ -17,14 +17,15 @@ from manifests.errors import TextRefused
 from pipeline import embed as stage
 from pipeline.claims import CLAIMS, Claims, Share
 from pipeline.embed import Policy, embed
-from pipeline.embedding_store import KEY, EmbeddingStore
+from pipeline.embedding_store import EmbeddingStore
 from pipeline.errors import EmbedStopped, StoreDamaged
-from pipeline.store_upkeep import prune
+from pipeline.records import TEXT_KEY
+from pipeline.store_upkeep import prune_store
 from tests.pipeline.embed_stand import SPEC, TITLES, Scripted, papers, raising
 
 
 def keys_of(corpus: Path) -> list[str]:
-    return pl.read_parquet(corpus)[KEY].to_list()
+    return pl.read_parquet(corpus)[TEXT_KEY].to_list()
 
 
 @contextmanager
@@ -160,7 +161,7 @@ def test_prune_removes_the_announcements(store: EmbeddingStore, corpus: Path):
     assert (store.folder / CLAIMS).stat().st_size > 0
     store.close()
 
-    prune(store.folder.parent)
+    prune_store(store.folder.parent)
 
     assert not (store.folder / CLAIMS).exists()
     with EmbeddingStore(store.folder.parent, SPEC) as again:

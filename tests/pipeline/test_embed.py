@@ -19,10 +19,11 @@ import pytest
 from manifests.errors import InputRefused, ProviderBusy, ProviderRefused, QuotaExhausted, TextRefused
 from manifests.texts import embed_text
 from pipeline.embed import EmbedResult, Policy, embed
-from pipeline.embedding_store import KEY, EmbeddingStore
+from pipeline.embedding_store import EmbeddingStore
 from pipeline.errors import EmbedStopped, MachineRefused
 from pipeline.plan import plan
-from pipeline.store_upkeep import prune
+from pipeline.records import TEXT_KEY
+from pipeline.store_upkeep import prune_store
 from tests.pipeline import embed_stand
 from tests.pipeline.embed_stand import SPEC, TITLES, Scripted, papers, raising, vector_of, well
 
@@ -34,7 +35,7 @@ def texts_of(corpus: Path) -> list[str]:
 
 
 def stored(store: EmbeddingStore, corpus: Path) -> np.ndarray:
-    return store.vectors(pl.read_parquet(corpus)[KEY].to_list())
+    return store.vectors(pl.read_parquet(corpus)[TEXT_KEY].to_list())
 
 
 def test_every_text_gets_its_own_vector_and_a_second_run_sends_nothing(corpus: Path, store: EmbeddingStore):
@@ -120,7 +121,7 @@ def test_a_refusal_is_never_repeated_and_what_came_back_is_kept(corpus: Path, st
         embed(corpus, store, embedder, QUICK)
 
     assert stop.value.exit_code == 4
-    left = len(store.missing(pl.read_parquet(corpus)[KEY]))
+    left = len(store.missing(pl.read_parquet(corpus)[TEXT_KEY]))
     assert left == 35 - len(embedder.answered)
     assert len(embedder.calls) <= 3  # the refused one, and what was in flight beside it
     assert embed(corpus, store, Scripted(), QUICK).embedded == left
@@ -138,7 +139,7 @@ def test_one_refused_text_is_named_by_paper_and_costs_no_other_vector(corpus: Pa
         embed(corpus, store, embedder, QUICK)
 
     assert stop.value.exit_code == 4
-    assert len(store.missing(pl.read_parquet(corpus)[KEY])) == 1
+    assert len(store.missing(pl.read_parquet(corpus)[TEXT_KEY])) == 1
     assert [len(call) for call in embedder.calls] == [10, 10, 9, 10, 5]
 
 
@@ -204,7 +205,7 @@ def test_a_signal_stores_every_batch_that_was_sent_and_sends_hardly_another(
     assert embedder.stopped
     assert len(embedder.calls) <= 4  # the main thread may learn of it only when the first answer wakes it
     left = 95 - len(embedder.answered)
-    assert len(store.missing(pl.read_parquet(corpus)[KEY])) == left
+    assert len(store.missing(pl.read_parquet(corpus)[TEXT_KEY])) == left
     assert embed(corpus, store, Scripted(), QUICK).embedded == left
 
 
@@ -256,7 +257,7 @@ def test_a_disk_that_fills_keeps_what_was_written_and_the_run_resumes(
     again = Scripted()
     embed(corpus, store, again, QUICK)
     assert 5 <= len(again.answered) <= 25
-    assert store.missing(pl.read_parquet(corpus)[KEY]) == []
+    assert store.missing(pl.read_parquet(corpus)[TEXT_KEY]) == []
 
 
 def test_a_corpus_of_another_text_version_is_refused_before_it_poisons_the_store(corpus: Path, store: EmbeddingStore):
@@ -267,7 +268,7 @@ def test_a_corpus_of_another_text_version_is_refused_before_it_poisons_the_store
         embed(corpus, store, Scripted(), QUICK)
 
     assert refusal.value.exit_code == 3
-    assert len(store.missing(frame[KEY])) == 35
+    assert len(store.missing(frame[TEXT_KEY])) == 35
 
 
 def test_progress_counts_texts_and_shows_tokens_and_quota(corpus: Path, store: EmbeddingStore):
@@ -296,7 +297,7 @@ def test_kill_9_between_parts_loses_only_the_batches_in_flight(tmp_path: Path):
         assert run_child(corpus, tmp_path / "store", 10, 4).returncode == -signal.SIGKILL
 
     with EmbeddingStore(tmp_path / "store", SPEC) as store:
-        left = len(store.missing(pl.read_parquet(corpus)[KEY]))
+        left = len(store.missing(pl.read_parquet(corpus)[TEXT_KEY]))
         # each run had 5 calls; of those at most the two in flight and those not yet written are lost
         assert 200 - 3 * 50 <= left <= 200 - 3 * 10
         assert embed(corpus, store, Scripted(), QUICK).embedded == left
@@ -323,7 +324,7 @@ def test_prune_keeps_what_was_bought_for_a_build_that_is_not_published_yet(tmp_p
     with EmbeddingStore(tmp_path / "store", SPEC) as store, pytest.raises(EmbedStopped):
         embed(corpus, store, embedder, QUICK)
 
-    [pruned] = prune(tmp_path / "store")
+    [pruned] = prune_store(tmp_path / "store")
 
     assert (pruned.kept, pruned.removed) == (len(embedder.answered), 0)
 

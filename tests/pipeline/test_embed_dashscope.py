@@ -20,8 +20,9 @@ from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, led
 from manifests.ledger import Ledger, Limits
 from manifests.texts import embed_text
 from pipeline.embed import Policy, embed
-from pipeline.embedding_store import KEY, EmbeddingStore
+from pipeline.embedding_store import EmbeddingStore
 from pipeline.errors import EmbedStopped
+from pipeline.records import TEXT_KEY
 from tests.pipeline.embed_stand import papers
 
 SPEC = dashscope_spec("text-embedding-v4", 64)
@@ -60,7 +61,7 @@ def open_embedder(base_url: str, folder: Path, quota: Quota, **options) -> DashS
 def stored_are_right(store: EmbeddingStore, corpus: Path) -> bool:
     rows = pl.read_parquet(corpus)
     expected = [vector(embed_text(*row), SPEC.model, 64) for row in rows.select("title", "abstract").iter_rows()]
-    return np.allclose(store.vectors(rows[KEY].to_list()), np.stack(expected), atol=1e-5)
+    return np.allclose(store.vectors(rows[TEXT_KEY].to_list()), np.stack(expected), atol=1e-5)
 
 
 PASSING = {
@@ -146,7 +147,7 @@ def test_a_text_refused_by_inspection_is_named_by_paper_and_every_other_is_bough
         embed(corpus, store, open_embedder(service.base_url, tmp_path, AMPLE), QUICK)
 
     assert stop.value.exit_code == 4
-    assert len(store.missing(pl.read_parquet(corpus)[KEY])) == 1
+    assert len(store.missing(pl.read_parquet(corpus)[TEXT_KEY])) == 1
     assert len(service.bought()) == 25
     assert max(service.bought().values()) == 1
 

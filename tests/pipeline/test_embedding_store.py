@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import psutil
 import pytest
 
 from manifests.errors import InputRefused
+from pipeline.claims import Claims
 from pipeline.embedding_store import EmbeddingStore, write_part
-from pipeline.errors import SpecDamaged, StoreDamaged, StoreHeld
-from pipeline.store_upkeep import prune, stats
+from pipeline.errors import MachineRefused, SpecDamaged, StoreDamaged, StoreHeld
+from pipeline.store_folder import lock
+from pipeline.store_upkeep import prune_store, stats
 from pipeline.store_verify import verify
 from tests.pipeline.embed_stand import SPEC, vector_of
 from tests.programs import Build, run_pipeline
@@ -178,7 +183,7 @@ def test_a_damaged_part_is_named_stops_a_build_and_is_set_aside_by_prune(tmp_pat
     assert "store verify" in str(stop.value)
     assert "store prune" in str(stop.value)
 
-    [pruned] = prune(tmp_path)
+    [pruned] = prune_store(tmp_path)
     assert (pruned.damaged, pruned.kept, pruned.lost) == ([broken.name], 5, 1)
     assert (tmp_path / SPEC.fingerprint / "damaged" / broken.name).exists()
     assert verify(tmp_path).damaged == []
@@ -234,7 +239,7 @@ def test_a_spec_file_that_is_not_its_folders_is_named_by_all_and_its_vectors_lef
     found = verify(tmp_path)
 
     assert (found.ok, [each.path for each in found.damaged]) == (False, [spec])
-    for count in (stats, prune):
+    for count in (stats, prune_store):
         with pytest.raises(SpecDamaged, match=str(spec)) as refusal:
             count(tmp_path)
         assert refusal.value.exit_code == 6
@@ -250,9 +255,9 @@ def test_prune_keeps_what_a_published_manifest_needs_and_merges_it(tmp_path: Pat
     with EmbeddingStore(tmp_path, SPEC) as store:
         store.reference(published, "d", keys([1, 5, 9]))
 
-    [planned] = prune(tmp_path, dry_run=True)
+    [planned] = prune_store(tmp_path, dry_run=True)
     assert len(parts(tmp_path)) == 3
-    [pruned] = prune(tmp_path)
+    [pruned] = prune_store(tmp_path)
 
     assert (planned.kept, planned.removed, planned.parts) == (pruned.kept, pruned.removed, pruned.parts) == (3, 9, 1)
     assert pruned.needed_by == [str(published)]
@@ -260,7 +265,7 @@ def test_prune_keeps_what_a_published_manifest_needs_and_merges_it(tmp_path: Pat
     with EmbeddingStore(tmp_path, SPEC) as store:
         assert np.array_equal(store.vectors(keys([9, 1, 5])), rows([9, 1, 5]))
         assert store.missing(keys([0])) == keys([0])
-    [again] = prune(tmp_path)
+    [again] = prune_store(tmp_path)
     assert (again.kept, again.removed) == (3, 0)
 
 
@@ -273,10 +278,10 @@ def test_prune_keeps_the_vectors_of_a_manifest_that_is_missing_until_it_is_forgo
         opened.reference(published, "d", keys([1, 2]))
     published.parent.rename(tmp_path / "elsewhere")
 
-    [planned] = prune(store, dry_run=True)
-    [kept] = prune(store)
-    [planned_away] = prune(store, dry_run=True, forget=[published])
-    [forgotten] = prune(store, forget=[published.parent])
+    [planned] = prune_store(store, dry_run=True)
+    [kept] = prune_store(store)
+    [planned_away] = prune_store(store, dry_run=True, forget=[published])
+    [forgotten] = prune_store(store, forget=[published.parent])
 
     for found in (planned, kept):
         assert (found.kept, found.removed, found.lost, found.needed_by) == (3, 1, 0, [])
@@ -295,10 +300,10 @@ def test_only_what_is_missing_can_be_forgotten(tmp_path: Path):
 
     for path in (published, tmp_path / "mistyped.json"):
         with pytest.raises(InputRefused, match=f"--forget {path}") as refusal:
-            prune(tmp_path, forget=[gone, path])
+            prune_store(tmp_path, forget=[gone, path])
         assert str(gone) in str(refusal.value)
     assert len(parts(tmp_path)) == 1
-    [pruned] = prune(tmp_path, forget=[tmp_path])
+    [pruned] = prune_store(tmp_path, forget=[tmp_path])
     assert (pruned.kept, pruned.removed, pruned.needed_by) == (2, 2, [str(published)])
 
 
@@ -309,7 +314,7 @@ def test_going_back_to_an_older_manifest_keeps_its_vectors(tmp_path: Path):
         store.reference(published, "older", keys(range(4)))
         store.reference(published, "newer", keys(range(2, 6)))
 
-    [pruned] = prune(tmp_path)
+    [pruned] = prune_store(tmp_path)
 
     assert pruned.kept == 4
     with EmbeddingStore(tmp_path, SPEC) as store:
@@ -324,7 +329,7 @@ def test_a_manifest_that_cannot_be_read_keeps_everything_it_ever_needed(tmp_path
         store.reference(published, "newer", keys(range(2, 6)))
     published.write_text("{")
 
-    [pruned] = prune(tmp_path)
+    [pruned] = prune_store(tmp_path)
 
     assert pruned.kept == 6
 
@@ -338,7 +343,7 @@ def test_a_reference_that_cannot_be_read_is_named_and_stops_prune(tmp_path: Path
 
     assert [damage.path for damage in verify(tmp_path).damaged] == [reference]
     with pytest.raises(StoreDamaged, match=reference.name):
-        prune(tmp_path)
+        prune_store(tmp_path)
     assert len(parts(tmp_path)) == 1
 
 
@@ -349,7 +354,7 @@ def test_large_needed_parts_are_not_written_again(tmp_path: Path, monkeypatch: p
     with EmbeddingStore(tmp_path, SPEC) as store:
         store.reference(manifest(tmp_path / "m.json", "d"), "d", keys(range(18)))
 
-    prune(tmp_path)
+    prune_store(tmp_path)
 
     assert set(large) < set(parts(tmp_path))
     assert len(parts(tmp_path)) == 3
@@ -360,10 +365,73 @@ def test_prune_and_builds_keep_each_other_out(tmp_path: Path):
 
     with EmbeddingStore(tmp_path, SPEC), EmbeddingStore(tmp_path, SPEC):
         with pytest.raises(StoreHeld, match="held by a build") as held:
-            prune(tmp_path)
+            prune_store(tmp_path)
         assert verify(tmp_path).ok
     assert held.value.exit_code == 7
-    assert prune(tmp_path)[0].removed == 3
+    assert prune_store(tmp_path)[0].removed == 3
+
+
+def test_prune_and_readers_keep_each_other_out_also_where_nothing_may_be_written(tmp_path: Path):
+    fill(tmp_path, range(3))
+    (tmp_path / ".lock").chmod(0o444)
+
+    with (
+        EmbeddingStore(tmp_path, SPEC, create=False) as reader,
+        pytest.raises(StoreHeld, match="held by a build or another store command"),
+    ):
+        prune_store(tmp_path)
+    holding = lock(tmp_path, exclusive=True)
+    with pytest.raises(StoreHeld, match="held by `store prune`"):
+        EmbeddingStore(tmp_path, SPEC, create=False)
+    os.close(holding)
+
+    assert reader.missing(keys(range(3))) == []
+    assert prune_store(tmp_path)[0].removed == 3
+
+
+def test_a_store_that_nobody_here_wrote_to_is_read_without_a_lock(tmp_path: Path):
+    fill(tmp_path, range(3))
+    (tmp_path / ".lock").unlink()
+
+    with EmbeddingStore(tmp_path, SPEC, create=False) as store:
+        assert store.missing(keys(range(3))) == []
+    assert verify(tmp_path).ok
+    assert not (tmp_path / ".lock").exists()
+
+
+@pytest.mark.parametrize("create", [True, False], ids=["build", "reader"])
+def test_a_file_system_without_locks_is_refused_and_nothing_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, create: bool
+):
+    fill(tmp_path, range(3))
+
+    def without_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", without_locks)
+    monkeypatch.setattr("fcntl.lockf", without_locks)
+
+    with pytest.raises(MachineRefused, match="No locks available; put --store on a local disk"):
+        EmbeddingStore(tmp_path, SPEC, create=create)
+    with (
+        Claims(tmp_path / SPEC.fingerprint) as claims,
+        pytest.raises(MachineRefused, match="No locks available; put --store on a local disk"),
+    ):
+        claims.take(key(1))
+    assert [file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(tmp_path)] == []
+
+
+def test_texts_that_are_known_cost_no_look_into_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fill(tmp_path, range(5))
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        assert store.missing(keys(range(5))) == []
+
+        def look(*_: object) -> None:
+            raise AssertionError("the folder was listed")
+
+        monkeypatch.setattr(Path, "glob", look)
+        assert store.missing(keys([3, 1])) == []
+        assert np.array_equal(store.vectors(keys([3, 1])), rows([3, 1]))
 
 
 def test_what_a_killed_writer_left_is_cleared_and_never_read(tmp_path: Path):
@@ -374,7 +442,7 @@ def test_what_a_killed_writer_left_is_cleared_and_never_read(tmp_path: Path):
         store.reference(manifest(tmp_path / "m.json", "d"), "d", keys(range(3)))
         assert store.missing(keys(range(3))) == []
 
-    prune(tmp_path)
+    prune_store(tmp_path)
 
     assert not list(folder.glob(".part-*"))
 
@@ -386,7 +454,7 @@ def test_a_prune_that_was_killed_after_merging_leaves_a_whole_store(tmp_path: Pa
     with EmbeddingStore(tmp_path, SPEC) as store:
         assert np.array_equal(store.vectors(keys(range(8))), rows(range(8)))
         store.reference(manifest(tmp_path / "m.json", "d"), "d", keys(range(8)))
-    [pruned] = prune(tmp_path)
+    [pruned] = prune_store(tmp_path)
     assert (pruned.kept, pruned.removed, pruned.parts) == (8, 8, 1)
 
 
@@ -406,7 +474,7 @@ def test_stats_tell_parts_vectors_and_what_needs_them(tmp_path: Path):
 def test_an_absent_store_is_empty_and_stays_absent(tmp_path: Path):
     absent = tmp_path / "none"
 
-    assert (verify(absent), stats(absent), prune(absent)) == (([], []), [], [])
+    assert (verify(absent), stats(absent), prune_store(absent)) == (([], []), [], [])
     assert not absent.exists()
 
 

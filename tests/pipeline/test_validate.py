@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from manifests.files import file_sha256
 from pipeline.__main__ import main
 from pipeline.corpus import read_corpus
 from pipeline.embedding_store import EmbeddingStore
+from pipeline.store_folder import lock
 from tests.pipeline.snapshots import write_files
 from tests.programs import SAMPLE, Build, run_build
 
@@ -162,6 +164,23 @@ def test_vectors_that_another_processor_rounded_are_the_same(
     places = ("--manifest", sample_build.manifest, "--work", sample_build.work, "--store", store)
 
     assert told(capsys, "validate", *places)["ok"]
+
+
+def test_a_store_that_is_being_pruned_is_told_as_not_compared(
+    sample_build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Path(shutil.copytree(sample_build.store, tmp_path / "store"))
+    places = ("--work", sample_build.work, "--store", store)
+    pruning = lock(store, exclusive=True)
+
+    verdict = told(capsys, "validate", "--manifest", sample_build.manifest, *places)
+    facts = told(capsys, "status", *places)
+    os.close(pruning)
+
+    assert verdict["ok"]
+    assert [each["what"] for each in verdict["not_compared"]] == ["vectors"]
+    assert "held by `store prune`" in verdict["not_compared"][0]["why"]
+    assert "held by `store prune`" in facts["vectors"]
 
 
 def test_an_absent_incomplete_or_damaged_store_is_told_as_not_compared(
