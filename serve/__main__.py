@@ -15,6 +15,7 @@ import sys
 import time
 from contextlib import ExitStack
 from types import FrameType
+from typing import Any
 
 import anyio
 from pydantic import ValidationError
@@ -123,14 +124,14 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=VERSION)
-    _add_settings(top, argparse.SUPPRESS)
+    _add_settings(top)
     top.set_defaults(command="serve")
     commands = top.add_subparsers(metavar="COMMAND", required=False)
     search = commands.add_parser(
         "search", help="one search from the terminal, in the tool's own text", allow_abbrev=False
     )
     search.set_defaults(command="search")
-    _add_settings(search, argparse.SUPPRESS)
+    _add_settings(search)
     search.add_argument("query", metavar="QUERY", help="what to search for, in words or a sentence")
     search.add_argument("--top-k", type=int, metavar="N", help="papers to show (default 10)")
     search.add_argument("--search-depth", type=int, metavar="N", help="candidates to check (default 100)")
@@ -142,19 +143,21 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _add_settings(parser: argparse.ArgumentParser, default: str) -> None:
+def _add_settings(parser: argparse.ArgumentParser) -> None:
     """One flag a setting. Their values are checked by `read_settings`, alike for flags and environment."""
     for setting in SETTINGS:
         standing = "" if setting.default in (None, False, ()) else f" (default {setting.default})"
-        text = f"{setting.help}{standing} [{setting.variable}]"
+        takes: dict[str, Any] = {"metavar": setting.kind.upper()}
         if setting.kind == "switch":
-            parser.add_argument(
-                setting.flag, dest=setting.name, default=default, action="store_const", const="true", help=text
-            )
-        else:
-            parser.add_argument(
-                setting.flag, dest=setting.name, default=default, metavar=setting.kind.upper(), help=text
-            )
+            takes = {"action": "store_const", "const": "true"}
+        # Absent rather than None: a flag before `search` is not undone by its absence after it.
+        parser.add_argument(
+            setting.flag,
+            dest=setting.name,
+            default=argparse.SUPPRESS,
+            help=f"{setting.help}{standing} [{setting.variable}]",
+            **takes,
+        )
 
 
 def _terminated(_signal: int, _frame: FrameType | None) -> None:

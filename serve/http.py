@@ -228,8 +228,6 @@ class Bearer:
 
 
 def _security(settings: Settings) -> TransportSecuritySettings:
-    if "*" in settings.allowed_hosts:
-        return TransportSecuritySettings(enable_dns_rebinding_protection=False)
     names = [name.lower() for name in (*LOOPBACK, settings.host, *settings.allowed_hosts)]
     hosts = [form for name in names for form in (name, f"{name}:*")]
     origins = [form for name in LOOPBACK for scheme in ("http", "https") for form in _origin_forms(scheme, name)]

@@ -1,7 +1,7 @@
 """Every setting of the server: one table of flags, each also an environment variable `SERVE_…`.
 
-The command line, the documentation and the image all come from `SETTINGS`. Secrets are in `SECRETS`: they come from
-the environment only, never from argv.
+The table is `Settings`; the command line, the documentation and the image all come from it. Secrets are in `SECRETS`:
+they come from the environment only, never from argv.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from manifests.places import state_home
 from serve.errors import UsageRefused
@@ -20,9 +20,8 @@ Network = IPv4Network | IPv6Network
 
 
 class Setting(NamedTuple):
-    """One flag: `--name` and `SERVE_NAME`. `default` None means required or unset, as `help` says."""
+    """One flag, named as its field: `--name` and `SERVE_NAME`. `default` None: required or unset, as `help` says."""
 
-    name: str
     kind: Kind
     default: Any
     help: str
@@ -30,6 +29,7 @@ class Setting(NamedTuple):
     maximum: float = float("inf")
     choices: tuple[str, ...] = ()
     required: bool = False
+    name: str = ""
 
     @property
     def flag(self) -> str:
@@ -42,93 +42,83 @@ class Setting(NamedTuple):
         return "SERVE_" + self.name.upper()
 
 
-SETTINGS: tuple[Setting, ...] = (
-    Setting("transport", "choice", "http", "how clients reach the server", choices=("http", "stdio")),
-    Setting("host", "text", "127.0.0.1", "address to listen on; 0.0.0.0 only behind your own access control"),
-    Setting("port", "integer", 8000, "port to listen on; 0 takes a free one and logs it", 0, 65_535),
-    Setting("manifest", "path", None, "manifest of the index to serve (required)", required=True),
-    Setting("milvus_uri", "text", None, "WORK/milvus.db, http(s)://… or unix:… (required)", required=True),
-    Setting("milvus_wait", "seconds", 60, "how long the start waits for a Milvus that is not up yet", 0, 3_600),
-    Setting(
-        "engines",
-        "integer",
-        1,
-        "embedded Milvus engines side by side; memory: docs/scale.md",
-        1,
-        64,
-    ),
-    Setting(
-        "state",
-        "path",
-        None,
-        "SQLite file of sessions, limits and query vectors; default under XDG_STATE_HOME",
-    ),
-    Setting(
-        "ledger",
-        "path",
-        None,
-        "SQLite file of provider minutes, shared with builds; default under XDG_STATE_HOME",
-    ),
-    Setting(
-        "rate_limit",
-        "integer",
-        60,
-        "calls per client in any 60 seconds over HTTP; 0 turns it off",
-        0,
-        100_000,
-    ),
-    Setting("session_ttl", "seconds", 21_600, "a session idle for longer is expired", 1, 31_536_000),
-    Setting("session_capacity", "integer", 10_000, "open sessions at most", 1, 1_000_000),
-    Setting("session_rounds", "integer", 200, "searches in one session at most", 1, 100_000),
-    Setting("session_papers", "integer", 5_000, "papers returned in one session at most", 1, 1_000_000),
-    Setting("output_chars", "integer", 20_000, "characters of one answer at most", 2_000, 1_000_000),
-    Setting("call_deadline", "seconds", 30, "every call is answered or refused within this", 0.1, 600),
-    Setting("concurrency", "integer", 4, "searches that run at the same time", 1, 256),
-    Setting("queue", "integer", 128, "searches that may wait for a turn; more are told overloaded", 0, 10_000),
-    Setting("query_deadline", "seconds", 3, "after this a query is answered by words alone", 0.05, 60),
-    Setting("query_cache", "integer", 10_000, "query vectors kept; 0 keeps none", 0, 10_000_000),
-    Setting(
-        "requests_per_minute",
-        "integer",
-        None,
-        "DashScope requests in any 60 seconds (or DASHSCOPE_REQUESTS_PER_MINUTE)",
-        1,
-        1_000_000,
-    ),
-    Setting(
-        "tokens_per_minute",
-        "integer",
-        None,
-        "DashScope tokens in any 60 seconds (or DASHSCOPE_TOKENS_PER_MINUTE)",
-        1,
-        1_000_000_000,
-    ),
-    Setting(
-        "dashscope_url",
-        "text",
-        None,
-        "DashScope base URL (or DASHSCOPE_HTTP_BASE_URL); default is the service in China",
-    ),
-    Setting("model_path", "path", None, "local model folder in place of the packaged one"),
-    Setting("strict_hybrid", "switch", False, "an error in place of an answer by words alone"),
-    Setting("allowed_hosts", "list", (), "Host names accepted beside loopback, such as mcp.example.org"),
-    Setting("allowed_origins", "list", (), "Origins accepted beside loopback, such as https://app.example.org"),
-    Setting("trusted_proxies", "networks", (), "networks of proxies whose X-Forwarded-For is believed"),
-    Setting("body_limit", "integer", 65_536, "bytes of one request body at most", 1_024, 16_777_216),
-    Setting(
-        "connections", "integer", 1_000, "client connections at the same time; more are answered 503", 1, 1_000_000
-    ),
-    Setting("graceful_stop", "seconds", 10, "calls in flight may end within this after SIGTERM", 0, 600),
-    Setting("log_format", "choice", "text", "one line a call on stderr", choices=("text", "json")),
-    Setting(
-        "log_level",
-        "choice",
-        "info",
-        "least severe lines shown",
-        choices=("debug", "info", "warning", "error"),
-    ),
+@dataclass(frozen=True)
+class Settings:
+    """What the server was told, checked: each field is a flag. Durations are seconds."""
+
+    transport: Annotated[str, Setting("choice", "http", "how clients reach the server", choices=("http", "stdio"))]
+    host: Annotated[
+        str, Setting("text", "127.0.0.1", "address to listen on; 0.0.0.0 only behind your own access control")
+    ]
+    port: Annotated[int, Setting("integer", 8000, "port to listen on; 0 takes a free one and logs it", 0, 65_535)]
+    manifest: Annotated[Path, Setting("path", None, "manifest of the index to serve (required)", required=True)]
+    milvus_uri: Annotated[str, Setting("text", None, "WORK/milvus.db, http(s)://… or unix:… (required)", required=True)]
+    milvus_wait: Annotated[
+        float, Setting("seconds", 60, "how long the start waits for a Milvus that is not up yet", 0, 3_600)
+    ]
+    engines: Annotated[int, Setting("integer", 1, "embedded Milvus engines side by side; memory: docs/scale.md", 1, 64)]
+    state: Annotated[
+        Path, Setting("path", None, "SQLite file of sessions, limits and query vectors; default under XDG_STATE_HOME")
+    ]
+    ledger: Annotated[
+        Path, Setting("path", None, "SQLite file of provider minutes, shared with builds; default under XDG_STATE_HOME")
+    ]
+    rate_limit: Annotated[
+        int, Setting("integer", 60, "calls per client in any 60 seconds over HTTP; 0 turns it off", 0, 100_000)
+    ]
+    session_ttl: Annotated[float, Setting("seconds", 21_600, "a session idle for longer is expired", 1, 31_536_000)]
+    session_capacity: Annotated[int, Setting("integer", 10_000, "open sessions at most", 1, 1_000_000)]
+    session_rounds: Annotated[int, Setting("integer", 200, "searches in one session at most", 1, 100_000)]
+    session_papers: Annotated[int, Setting("integer", 5_000, "papers returned in one session at most", 1, 1_000_000)]
+    output_chars: Annotated[int, Setting("integer", 20_000, "characters of one answer at most", 2_000, 1_000_000)]
+    call_deadline: Annotated[float, Setting("seconds", 30, "every call is answered or refused within this", 0.1, 600)]
+    concurrency: Annotated[int, Setting("integer", 4, "searches that run at the same time", 1, 256)]
+    queue: Annotated[
+        int, Setting("integer", 128, "searches that may wait for a turn; more are told overloaded", 0, 10_000)
+    ]
+    query_deadline: Annotated[float, Setting("seconds", 3, "after this a query is answered by words alone", 0.05, 60)]
+    query_cache: Annotated[int, Setting("integer", 10_000, "query vectors kept; 0 keeps none", 0, 10_000_000)]
+    requests_per_minute: Annotated[
+        int | None,
+        Setting(
+            "integer", None, "DashScope requests in any 60 seconds (or DASHSCOPE_REQUESTS_PER_MINUTE)", 1, 1_000_000
+        ),
+    ]
+    tokens_per_minute: Annotated[
+        int | None,
+        Setting(
+            "integer", None, "DashScope tokens in any 60 seconds (or DASHSCOPE_TOKENS_PER_MINUTE)", 1, 1_000_000_000
+        ),
+    ]
+    dashscope_url: Annotated[
+        str | None,
+        Setting("text", None, "DashScope base URL (or DASHSCOPE_HTTP_BASE_URL); default is the service in China"),
+    ]
+    model_path: Annotated[Path | None, Setting("path", None, "local model folder in place of the packaged one")]
+    strict_hybrid: Annotated[bool, Setting("switch", False, "an error in place of an answer by words alone")]
+    allowed_hosts: Annotated[
+        tuple[str, ...], Setting("list", (), "Host names accepted beside loopback, such as mcp.example.org")
+    ]
+    allowed_origins: Annotated[
+        tuple[str, ...], Setting("list", (), "Origins accepted beside loopback, such as https://app.example.org")
+    ]
+    trusted_proxies: Annotated[
+        tuple[Network, ...], Setting("networks", (), "networks of proxies whose X-Forwarded-For is believed")
+    ]
+    body_limit: Annotated[int, Setting("integer", 65_536, "bytes of one request body at most", 1_024, 16_777_216)]
+    connections: Annotated[
+        int, Setting("integer", 1_000, "client connections at the same time; more are answered 503", 1, 1_000_000)
+    ]
+    graceful_stop: Annotated[float, Setting("seconds", 10, "calls in flight may end within this after SIGTERM", 0, 600)]
+    log_format: Annotated[str, Setting("choice", "text", "one line a call on stderr", choices=("text", "json"))]
+    log_level: Annotated[
+        str, Setting("choice", "info", "least severe lines shown", choices=("debug", "info", "warning", "error"))
+    ]
+
+
+SETTINGS: tuple[Setting, ...] = tuple(
+    hint.__metadata__[0]._replace(name=name) for name, hint in get_type_hints(Settings, include_extras=True).items()
 )
-SETTING = {setting.name: setting for setting in SETTINGS}
 
 # A server on the machine of its builds is told the account once: these are read when the `SERVE_` ones are unset.
 SHARED_WITH_BUILDS = {
@@ -145,46 +135,7 @@ SECRETS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The table's values, checked. Durations are seconds."""
-
-    transport: str
-    host: str
-    port: int
-    manifest: Path
-    milvus_uri: str
-    milvus_wait: float
-    engines: int
-    state: Path
-    ledger: Path
-    rate_limit: int
-    session_ttl: float
-    session_capacity: int
-    session_rounds: int
-    session_papers: int
-    output_chars: int
-    call_deadline: float
-    concurrency: int
-    queue: int
-    query_deadline: float
-    query_cache: int
-    requests_per_minute: int | None
-    tokens_per_minute: int | None
-    dashscope_url: str | None
-    model_path: Path | None
-    strict_hybrid: bool
-    allowed_hosts: tuple[str, ...]
-    allowed_origins: tuple[str, ...]
-    trusted_proxies: tuple[Network, ...]
-    body_limit: int
-    connections: int
-    graceful_stop: float
-    log_format: str
-    log_level: str
-
-
-def read_settings(flags: Mapping[str, str | bool | None], environment: Mapping[str, str]) -> Settings:
+def read_settings(flags: Mapping[str, str], environment: Mapping[str, str]) -> Settings:
     """Flags before environment before defaults.
 
     Raises:
@@ -209,15 +160,15 @@ def read_settings(flags: Mapping[str, str | bool | None], environment: Mapping[s
     return Settings(**values)
 
 
-def _value(setting: Setting, given: str | bool, source: str) -> Any:
-    text = str(given).strip()
+def _value(setting: Setting, given: str, source: str) -> Any:
+    text = given.strip()
     readers: dict[Kind, Callable[[], Any]] = {
         "switch": lambda: _switch(text, source),
         "choice": lambda: _choice(setting, text, source),
         "integer": lambda: _number(setting, text, source),
         "seconds": lambda: _number(setting, text, source),
         "path": lambda: Path(text),
-        "list": lambda: _listed(text),
+        "list": lambda: _names(setting, text, source),
         "networks": lambda: tuple(_network(part, source) for part in _listed(text)),
         "text": lambda: text,
     }
@@ -254,6 +205,12 @@ def _number(setting: Setting, text: str, source: str) -> int | float:
     if not setting.minimum <= number <= setting.maximum:
         raise UsageRefused(f"{source} is {text}; it must lie between {setting.minimum:,} and {setting.maximum:,}")
     return number
+
+
+def _names(setting: Setting, text: str, source: str) -> tuple[str, ...]:
+    if "*" in text:
+        raise UsageRefused(f"{source} is {text!r}; it takes no patterns but whole names: {setting.help}")
+    return _listed(text)
 
 
 def _listed(text: str) -> tuple[str, ...]:

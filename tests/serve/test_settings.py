@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from manifests.errors import HomeUnknown
 from serve import VERSION
 from serve.errors import ErrorCode, UsageRefused
-from serve.settings import SECRETS, SETTINGS, Settings, read_settings
+from serve.settings import SECRETS, SETTINGS, read_settings
 from tests.programs import REPOSITORY
 
 PLACES = {"manifest": "m.json", "milvus_uri": "m.db"}
@@ -32,10 +31,6 @@ def serve(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
         timeout=120,
         check=False,
     )
-
-
-def test_the_table_and_the_record_of_settings_are_the_same():
-    assert [setting.name for setting in SETTINGS] == [field.name for field in fields(Settings)]
 
 
 def test_flags_come_before_the_environment_before_defaults():
@@ -85,6 +80,8 @@ def test_lists_and_networks_are_read():
         ({"SERVE_TRANSPORT": "sse"}, "SERVE_TRANSPORT is 'sse'; it takes http or stdio"),
         ({"SERVE_STRICT_HYBRID": "perhaps"}, "it takes true or false"),
         ({"SERVE_TRUSTED_PROXIES": "proxy.example"}, "it takes addresses or networks"),
+        ({"SERVE_ALLOWED_HOSTS": "a.example,*"}, "SERVE_ALLOWED_HOSTS is 'a.example,*'; it takes no patterns"),
+        ({"SERVE_ALLOWED_ORIGINS": "*"}, "whole names: Origins accepted beside loopback, such as https://app.example"),
         ({"SERVE_RATELIMIT": "7"}, "SERVE_RATELIMIT: no such setting"),
     ],
 )
