@@ -1,7 +1,13 @@
 """The collection spec: every field of a paper, its limits, and how Milvus stores and searches it.
 
-One table. `pipeline` checks records against it and creates the collection from it; the manifest pins it; the
-gate compares it with what Milvus describes; `serve` builds filters from it. Another corpus adds rows here.
+`FIELDS` alone decides the limits and columns of papers, their digest, the schema and indexes of the collection, and
+what the gate compares. What a field means is said where it is used: another field touches, beside its row here,
+
+- pipeline/records.py: its key in a record, and the rule for its values
+- texts.py, where it is to be searched by words
+- where it can be asked for, as `area`, `paper_type` and `spotlight` can: `Catalogue` in contract.py, which counts its
+  values, with pipeline/tally.py, differences.py and pipeline/diff.py; and filters, arguments and answers of `serve`
+- pipeline/fetch/: where its sources have it
 """
 
 from __future__ import annotations

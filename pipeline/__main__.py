@@ -162,7 +162,7 @@ def _plan(args: argparse.Namespace, environment: Environment) -> int:
     with scratch_folder() as scratch, Console().stage("plan") as report:
         embedder = open_counter(args, environment, scratch)
         corpus = tabulate(open_snapshot(args.snapshot), scratch, quarantine=True, report=report)
-        texts = (embed_text(*row) for row in corpus.scan().select("title", "abstract").collect().iter_rows())
+        texts = (embed_text(*row) for frame in corpus.slices("title", "abstract") for row in frame.iter_rows())
         with EmbeddingStore(places.store, embedder.spec, create=False) as store:
             planned = plan(texts, store, embedder, *quotas(args, environment))
     return _say(args, asdict(planned), _lines(asdict(planned)))

@@ -10,6 +10,7 @@ Resumes  a corpus of the same snapshot, texts and record table is kept; anything
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -82,9 +83,23 @@ class Corpus:
         """The papers in snapshot order."""
         return pl.scan_parquet(self.path, schema=SCHEMA, glob=False)
 
+    def slices(self, *columns: str) -> Iterator[pl.DataFrame]:
+        """These columns (without any, all) of the papers in snapshot order, at most `ROW_GROUP_ROWS` at a time."""
+        papers = self.scan().select(columns or SCHEMA.names())
+        for first in itertools.count(0, ROW_GROUP_ROWS):
+            frame = papers.slice(first, ROW_GROUP_ROWS).collect()
+            if frame.is_empty():
+                return
+            yield frame
+
+    def paper_digests(self) -> Iterator[tuple[str, bytes]]:
+        """Id and `paper_digest` of every paper, in snapshot order."""
+        for frame in self.slices():
+            yield from ((row[KEY], paper_digest(row)) for row in frame.iter_rows(named=True))
+
     def digests(self) -> dict[str, bytes]:
         """`paper_digest` of every paper by its id."""
-        return {row[KEY]: paper_digest(row) for row in self.scan().collect().iter_rows(named=True)}
+        return dict(self.paper_digests())
 
     def text_sha256s(self) -> list[str]:
         """Sha256 of every paper's embed text, in snapshot order; equal texts repeat."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from manifests.collection import KEY, RECORD_FIELDS, content_sha256, ids_sha256, paper_digest
+from manifests.collection import content_sha256, ids_sha256
 from manifests.contract import Manifest, read_manifest
 from manifests.differences import IDS_NAMED_MAX
 from manifests.embedding.local import local_spec
@@ -152,16 +152,16 @@ def _compare_corpus(manifest: Manifest, work: Path, verdict: Verdict) -> Corpus 
         return None
     try:
         corpus = read_corpus(work)
-        rows = corpus.scan().select(each.name for each in RECORD_FIELDS).collect()
+        digests = list(corpus.paper_digests())
     except (InputRefused, pl.exceptions.PolarsError) as error:
         wanted = "the rows of the manifest; run `load` again"
         verdict.differences.append(Difference(str(work / PAPERS), wanted, str(error)))
         return None
     found = {
         "snapshot facts": canonical_json(corpus.snapshot.model_dump()).decode(),
-        "rows": str(len(rows)),
-        "ids sha256": ids_sha256(rows[KEY]),
-        "content sha256": content_sha256((row[KEY], paper_digest(row)) for row in rows.iter_rows(named=True)),
+        "rows": str(len(digests)),
+        "ids sha256": ids_sha256(paper_id for paper_id, _ in digests),
+        "content sha256": content_sha256(digests),
     }
     if _is_of_another_build(manifest, corpus, found, work):
         why = f"of another snapshot, from which {work} was built later: sha256 {corpus.snapshot.sha256}"

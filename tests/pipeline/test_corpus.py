@@ -527,6 +527,16 @@ def test_a_corpus_read_by_other_rules_is_tabulated_again(
     assert not load(tmp_path, lines(record("a")), 1).reused
 
 
+def test_a_corpus_is_read_in_slices_that_are_all_of_it_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = load(tmp_path, lines(*(record(str(number)) for number in range(5))), 5)
+    monkeypatch.setattr(module, "ROW_GROUP_ROWS", 2)
+
+    assert [frame.height for frame in corpus.slices("title")] == [2, 2, 1]
+    assert list(corpus.paper_digests()) == [(row["paper_id"], paper_digest(row)) for row in rows(corpus)]
+
+
 def test_another_snapshot_replaces_the_corpus(tmp_path: Path) -> None:
     load(tmp_path, lines(record("a")), 1)
 
