@@ -57,8 +57,8 @@ def _serve_http(settings: Settings, secrets: dict[str, str]) -> int:
     from serve.opening import opened
 
     lost = IndexLost()
-    with bind(settings.host, settings.port) as listener, opened(settings, secrets, lost) as service:
-        app = build_app(service, settings, secrets.get("SERVE_BEARER_TOKEN"), VERSION)
+    with bind(settings.host, settings.port) as listener, opened(settings, secrets, lost) as ready:
+        app = build_app(ready, settings, secrets.get("SERVE_BEARER_TOKEN"), VERSION)
         # The web server ends by itself on these, then raises them again: by then there is nothing left to stop.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         serve_http(app, settings, listener)
@@ -73,8 +73,8 @@ def _serve_stdio(settings: Settings, secrets: dict[str, str]) -> int:
         with quiet_stdout():
             from serve.opening import opened
 
-            service = stack.enter_context(opened(settings, secrets, lost))
-        anyio.run(serve_stdio, service, VERSION, stack.close, lambda number: lost.exit_code or 128 + number)
+            ready = stack.enter_context(opened(settings, secrets, lost))
+        anyio.run(serve_stdio, ready, VERSION, stack.close, lambda number: lost.exit_code or 128 + number)
     return 0
 
 
@@ -103,10 +103,10 @@ def _search(given: argparse.Namespace, settings: Settings, secrets: dict[str, st
         sys.stderr.write(f"{described(error, SearchPapers)}\n")
         return USAGE
     request = SearchRequest(**checked.model_dump())
-    with opened(settings, secrets) as service:
+    with opened(settings, secrets) as ready:
         try:
             deadline = time.monotonic() + settings.call_deadline
-            answer = anyio.run(service.service.search, request, deadline)
+            answer = anyio.run(ready.service.search, request, deadline)
         except ToolFailure as failure:
             sys.stderr.write(f"{failure}\n")
             return EXIT_CODE.get(failure.code, USAGE)

@@ -15,7 +15,7 @@ from manifests.hybrid import Hit
 from manifests.visible import visible
 from serve.errors import ErrorCode, ToolFailure
 from serve.filters import parents
-from serve.text import FRAME_CHARS, counted, paper_text, shortened, shown_id
+from serve.text import FRAME_CHARS, bounded, counted, paper_text, shortened, shown_id
 
 AUTHORS_SHOWN = 3
 # Of the authors, and of the keywords, of a whole paper: the longest record that load accepts can still be read.
@@ -152,7 +152,7 @@ def areas_answer(catalogue: Catalogue, corpus: str, *, chars_max: int) -> str:
             lines.append(f"{len(catalogue.areas) - position} more areas not shown; search by a parent instead.")
             break
         lines.append(line)
-    return "\n".join(lines)[:chars_max]
+    return bounded("\n".join(lines), chars_max)
 
 
 def cut_notes(found: int, shape: Layout, *, abstracts: bool, in_session: bool, session_full: bool) -> list[str]:

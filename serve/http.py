@@ -37,6 +37,7 @@ from serve.tools import Caller, build_server, new_request_id
 
 log = logging.getLogger(__name__)
 
+ENDPOINT = ("/mcp", "/mcp/")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LOOPBACK_ORIGIN = r"https?://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?"
 # A request may take this much longer than its call: reading the body and sending the answer.
@@ -67,8 +68,7 @@ def build_app(opened: Opened, settings: Settings, bearer: str | None, version: s
     endpoint = CancelOnDisconnect(StreamableHTTPASGIApp(manager), settings.call_deadline + REQUEST_MARGIN_S)
     return Starlette(
         routes=[
-            Route("/mcp", endpoint, methods=["POST"]),
-            Route("/mcp/", endpoint, methods=["POST"]),
+            *(Route(path, endpoint, methods=["POST"]) for path in ENDPOINT),
             Route("/healthz", _healthz, methods=["GET"]),
             Route("/readyz", _readyz(opened, version), methods=["GET"]),
             Route("/metrics", _metrics(opened.metrics), methods=["GET"]),
@@ -177,7 +177,7 @@ class CancelOnDisconnect:
 
 
 class RequestIds:
-    """Names every request, tells the client the name, reads its headers as HTTP means them, counts refusals."""
+    """Names every request and tells the client, reads its headers as HTTP means them, counts what `/mcp` refuses."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -194,7 +194,7 @@ class RequestIds:
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", name.encode())]
-                if message["status"] >= HTTPStatus.BAD_REQUEST:
+                if message["status"] >= HTTPStatus.BAD_REQUEST and scope["path"] in ENDPOINT:
                     self._metrics.refused.labels(str(message["status"])).inc()
             await send(message)
 

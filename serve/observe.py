@@ -52,8 +52,11 @@ class Metrics:
         self.lexical = Counter(
             "serve_lexical_answers", "Searches answered by words alone.", ["reason"], registry=self.registry
         )
+        self.queries = Counter(
+            "serve_queries", "Queries by what became of their vector.", ["outcome"], registry=self.registry
+        )
         self.refused = Counter(
-            "serve_http_refusals", "HTTP requests refused before a tool.", ["status"], registry=self.registry
+            "serve_http_refusals", "Requests of /mcp refused before a tool.", ["status"], registry=self.registry
         )
 
     def gauge(self, name: str, text: str, read: Callable[[], float]) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from manifests.contract import Manifest, read_manifest
 from manifests.embedding.spec import Embedder, EmbeddingSpec
@@ -15,7 +14,7 @@ from manifests.ledger import Ledger, Limits
 from serve.errors import UsageRefused
 from serve.limits import RateLimit, steady_clock
 from serve.observe import Metrics
-from serve.query_embedding import OUTCOMES, QueryEmbedder
+from serve.query_embedding import QueryEmbedder
 from serve.ranking import Ranking
 from serve.search import PaperSearch
 from serve.session import SessionLimits, Sessions
@@ -58,7 +57,7 @@ def opened(
         state = stack.enter_context(closing(open_state(settings.state, key=secrets.get("SERVE_HASH_KEY"))))
         manifest = read_manifest(settings.manifest)
         metrics = Metrics()
-        embedding = stack.enter_context(closing(_query_embedder(manifest.embedding, settings, secrets, state)))
+        embedding = stack.enter_context(closing(_query_embedder(manifest.embedding, settings, secrets, state, metrics)))
         index = stack.enter_context(
             closing(
                 open_index(
@@ -80,10 +79,6 @@ def opened(
             "1 while the embedding provider is asked, 0 while it is left alone after failures.",
             lambda: embedding.circuit == "closed",
         )
-        for outcome in OUTCOMES:
-            metrics.gauge(
-                f"serve_queries_{outcome}", f"Queries since the start: {outcome}.", partial(embedding.count, outcome)
-            )
         metrics.gauge("serve_searches_admitted", "Searches running or waiting.", lambda: workers.admitted)
         ranking = Ranking(
             index, embedding, workers, metrics, strict_hybrid=settings.strict_hybrid, index_lost=index_lost
@@ -100,11 +95,14 @@ def _session_limits(settings: Settings) -> SessionLimits:
     )
 
 
-def _query_embedder(spec: EmbeddingSpec, settings: Settings, secrets: Mapping[str, str], state: State) -> QueryEmbedder:
+def _query_embedder(
+    spec: EmbeddingSpec, settings: Settings, secrets: Mapping[str, str], state: State, metrics: Metrics
+) -> QueryEmbedder:
     embedder, endpoint = _embedder(spec, settings, secrets)
     return QueryEmbedder(
         embedder,
         state,
+        metrics,
         deadline_s=settings.query_deadline,
         cache_rows=settings.query_cache,
         endpoint=endpoint,

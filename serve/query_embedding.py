@@ -25,6 +25,7 @@ from manifests.errors import ProviderBusy, ProviderRefused, QuotaExhausted, Text
 from manifests.texts import EMBED_TEXT_VERSION, collapsed
 from serve.breaker import WEIGHT_OPEN, Breaker, Circuit
 from serve.errors import StateFailed
+from serve.observe import Metrics
 from serve.state import State
 
 log = logging.getLogger(__name__)
@@ -34,8 +35,6 @@ Reason = Literal["timeout", "busy", "quota", "refused", "circuit_open"]
 REASONS: tuple[Reason, ...] = get_args(Reason)
 OUTCOMES = ("cached", "embedded", *REASONS)
 
-DEADLINE_S = 3.0
-CACHE_ROWS = 10_000
 # The provider gets this share of the deadline, so that its timeout is known before the caller's deadline.
 CALL_SHARE = 0.9
 # How long a query waits for the probe of a provider that was down.
@@ -72,14 +71,16 @@ class QueryEmbedder:
         self,
         embedder: Embedder,
         state: State,
+        metrics: Metrics,
         *,
-        deadline_s: float = DEADLINE_S,
-        cache_rows: int = CACHE_ROWS,
+        deadline_s: float,
+        cache_rows: int,
         endpoint: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._embedder = embedder
         self._state = state
+        self._metrics = metrics
         self._deadline_s = deadline_s
         self._cache_rows = cache_rows
         self._identity = (embedder.spec.fingerprint, str(EMBED_TEXT_VERSION), endpoint)
@@ -90,6 +91,8 @@ class QueryEmbedder:
         self._flights: dict[bytes, Future[_Outcome | _Call]] = {}
         self._calling = 0
         self._outcomes: Counter[str] = Counter()
+        for outcome in OUTCOMES:
+            metrics.queries.labels(outcome)  # told as 0 until there is one
 
     @property
     def spec(self) -> EmbeddingSpec:
@@ -107,6 +110,7 @@ class QueryEmbedder:
             outcome = step or _Outcome("timeout")
         with self._lock:
             self._outcomes[outcome.name] += 1
+        self._metrics.queries.labels(outcome.name).inc()
         return outcome.name if outcome.vector is None else outcome.vector
 
     @property

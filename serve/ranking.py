@@ -98,13 +98,14 @@ class Ranking:
             vector = await self._embedding.embed(query)
         words = query_text(query)
         if isinstance(vector, str):
-            self._metrics.lexical.labels(vector).inc()
             if self._strict_hybrid:
                 raise ToolFailure(
                     ErrorCode.EMBEDDING_UNAVAILABLE,
                     f"The query could not be embedded ({vector}). {ErrorCode.EMBEDDING_UNAVAILABLE.advice}",
                 )
-            return Window(await self._ask(partial(self._index.lexical, words, where, depth), deadline), vector)
+            hits = await self._ask(partial(self._index.lexical, words, where, depth), deadline)
+            self._metrics.lexical.labels(vector).inc()
+            return Window(hits, vector)
         return Window(await self._ask(partial(self._index.hybrid, vector, words, where, depth), deadline), None)
 
     async def probe(self) -> bool:

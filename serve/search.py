@@ -157,7 +157,7 @@ class PaperSearch:
             return self._shape(request, [by_id[paper_id] for paper_id in papers]).hits
 
         if request.session_id is None:
-            return Page(ranking[: fitting(ranking[:top_k])], [], 0, index_changed=False, full=False)
+            return Page(ranking[: fitting(ranking[:top_k])], [], index_changed=False, full=False)
         return await self.in_turn(partial(self._sessions.page, request.session_id, ranking, fitting, top_k))
 
     def _shape(self, request: SearchRequest, hits: Sequence[Hit]) -> answers.Layout:
@@ -176,7 +176,8 @@ class PaperSearch:
             return answers.nothing_matches(heading)
         if not page.papers:
             return answers.all_returned(heading, depth, DEPTH_MAX)
-        shown = [hit for hit in hits if hit.paper_id in set(page.papers)]
+        kept = set(page.papers)
+        shown = [hit for hit in hits if hit.paper_id in kept]
         shape = self._shape(request, shown)
         found = min(top_k, len(hits) - len(page.left_out))
         cut = answers.cut_notes(

@@ -54,7 +54,6 @@ class Page(NamedTuple):
 
     papers: list[str]
     left_out: list[str]
-    round: int
     index_changed: bool
     full: bool
 
@@ -129,7 +128,7 @@ class Sessions:
             sql.execute("UPDATE session SET rounds = rounds + 1 WHERE id = ?", (session.row,))
         left_out = [paper_id for paper_id in ranking if paper_id in seen]
         full = session.papers + len(papers) >= self.limits.papers
-        return Page(papers, left_out, session.rounds + 1, session.index_digest != self._index_digest, full)
+        return Page(papers, left_out, session.index_digest != self._index_digest, full)
 
     def record(self, session_id: str, paper_ids: Sequence[str]) -> Recorded:
         """Record `paper_ids` as returned."""

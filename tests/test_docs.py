@@ -351,11 +351,10 @@ def metric_names(text: str) -> set[str]:
 
 
 def documented_metrics(page: str) -> set[str]:
-    """Names in the first column of the metrics table; `_embedded` after `serve_queries_cached` is short."""
+    """Names in the first column of the metrics table."""
     table = re.search(r"^\| metric .*?(?=^$)", page, re.DOTALL | re.MULTILINE)
     assert table
-    names = [name for row in table[0].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-    return {f"serve_queries{name}" if name.startswith("_") else name for name in names}
+    return {name for row in table[0].splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 
 
 # --- workflows and compose

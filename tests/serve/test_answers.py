@@ -198,3 +198,13 @@ def test_areas_are_listed_with_counts_and_bounded():
     assert "Parent 6->Child 97: 97" in whole
     assert len(short) <= 2_000
     assert "more areas not shown" in short
+
+
+def test_a_list_of_types_longer_than_an_answer_is_cut_and_says_so():
+    types = {f"type {number}": 1 for number in range(500)}
+    catalogue = Catalogue(areas={"Theory": 500}, paper_types=types, spotlight=0, oral=0, without_abstract=0)
+
+    answer = answers.areas_answer(catalogue, "500 X papers", chars_max=2_000)
+
+    assert len(answer) <= 2_000
+    assert answer.endswith("\n[cut]")

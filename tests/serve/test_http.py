@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 from contextlib import asynccontextmanager
@@ -223,11 +224,14 @@ async def test_metrics_count_calls_by_tool_and_outcome_and_nothing_a_client_wrot
         await served.post(json=CALL | {"params": bad})
         await served.post(json=CALL | {"params": {"name": "topsecret", "arguments": {}}})
         await served.http.get("/topsecret")
+        await served.http.get("/mcp")
         page = (await served.http.get("/metrics")).text
 
     assert 'serve_calls_total{outcome="ok",tool="list_paper_areas"} 1.0' in page
     assert 'serve_calls_total{outcome="invalid_argument",tool="search_papers"} 1.0' in page
-    assert 'serve_http_refusals_total{status="404"} 1.0' in page
+    assert re.findall(r"^serve_http_refusals_total.*", page, re.MULTILINE) == [
+        'serve_http_refusals_total{status="405"} 1.0'
+    ]
     assert "topsecret" not in page
 
 

@@ -18,6 +18,7 @@ from bench.emulator import UNSEEMLY, Drip, Emulator, Fault, emulator, refusal
 from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, ledger_account
 from manifests.ledger import Ledger, Limits
 from serve.breaker import PAUSE_FIRST_S, PAUSE_MAX_S, Breaker
+from serve.observe import Metrics
 from serve.query_embedding import OUTCOMES, REASONS, QueryEmbedder
 from serve.state import State, open_state
 
@@ -54,7 +55,7 @@ def opened(service: Emulator, state: State, folder: Path, **options) -> QueryEmb
     limits = options.pop("limits", Limits(100_000, 100_000_000))
     ledger = Ledger(folder / "ledger.db", ledger_account(base_url, model), limits)
     embedder = DashScopeEmbedder(dashscope_spec(model), api_key=KEY, ledger=ledger, base_url=base_url)
-    options.setdefault("deadline_s", PATIENT_S)
+    options = {"deadline_s": PATIENT_S, "cache_rows": 10_000, "metrics": Metrics()} | options
     return QueryEmbedder(embedder, state, endpoint=embedder.endpoint, **options)
 
 
@@ -360,6 +361,22 @@ def test_the_condition_names_circuit_quota_and_outcomes_and_no_query(service, qu
     assert state["quota"].startswith("1/100,000 requests")
     assert state["queries"] == {outcome: int(outcome == "embedded") for outcome in OUTCOMES}
     assert "zebrafish" not in str(state)
+
+
+def test_the_metrics_count_every_query_once_by_its_outcome(service, state, tmp_path):
+    metrics = Metrics()
+    queries = opened(service, state, tmp_path, metrics=metrics)
+
+    ask_one(queries, "zebrafish")
+    ask_one(queries, "zebrafish")
+    queries.close()
+
+    page = metrics.page().decode()
+    counted = {outcome: f'serve_queries_total{{outcome="{outcome}"}} ' for outcome in OUTCOMES}
+    assert all(line in page for line in counted.values())
+    assert counted["cached"] + "1.0" in page
+    assert counted["embedded"] + "1.0" in page
+    assert counted["timeout"] + "0.0" in page
 
 
 def test_neither_key_nor_query_is_in_any_log_or_file(service, state, queries, tmp_path, caplog):

@@ -100,6 +100,7 @@ async def test_strict_hybrid_turns_that_into_an_error(make_bench):
 
     assert (await bench.search()).startswith("error[embedding_unavailable]: The query could not be embedded (quota).")
     assert bench.index.asked == []
+    assert b"serve_lexical_answers_total{" not in bench.metrics.page()
 
 
 @pytest.mark.parametrize("failure", [MilvusError("gone"), MilvusTimeout("late")])
