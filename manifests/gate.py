@@ -1,8 +1,8 @@
 """The gate: what `validate`, CI and the server's start run before anything is served.
 
-manifest agrees with this version -> Lite files equal artifact.json -> schema, BM25 function, analyzer, indexes ->
-row count and the full paper-id set -> content digest from the stored fields -> query spec equals build spec ->
-a hybrid query answers on every engine. No provider is called. `open_index` is the only maker of an `Index`.
+manifest agrees with this version, query spec equals build spec -> Lite files equal artifact.json -> schema, BM25
+function, analyzer, indexes -> rows, the full paper-id set, content digest from the stored fields, catalogue, search
+texts -> a hybrid query answers on every engine. No provider is called. `open_index` alone makes an `Index`.
 """
 
 from __future__ import annotations
@@ -71,17 +71,23 @@ class Index:
         self._lock = threading.Lock()
         self._opened = opened
 
-    def hybrid(self, vector: Vectors, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
+    def hybrid(self, vector: Vectors, text: str, *, where: str, depth: int, timeout_s: float) -> list[Hit]:
         """See `manifests.hybrid.hybrid`."""
-        return self._on_an_engine(lambda milvus: hybrid(milvus, self._name, vector, text, where, depth, timeout_s))
+        return self._on_an_engine(
+            lambda milvus: hybrid(milvus, self._name, vector, text, where=where, depth=depth, timeout_s=timeout_s)
+        )
 
-    def lexical(self, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
+    def lexical(self, text: str, *, where: str, depth: int, timeout_s: float) -> list[Hit]:
         """See `manifests.hybrid.lexical`."""
-        return self._on_an_engine(lambda milvus: lexical(milvus, self._name, text, where, depth, timeout_s))
+        return self._on_an_engine(
+            lambda milvus: lexical(milvus, self._name, text, where=where, depth=depth, timeout_s=timeout_s)
+        )
 
-    def dense(self, vector: Vectors, where: str, depth: int, timeout_s: float) -> list[str]:
+    def dense(self, vector: Vectors, *, where: str, depth: int, timeout_s: float) -> list[str]:
         """The dense ranking alone, for evaluation: ids, best first."""
-        return self._on_an_engine(lambda milvus: milvus.dense(self._name, vector, where, depth, timeout_s))
+        return self._on_an_engine(
+            lambda milvus: milvus.dense(self._name, vector, where=where, depth=depth, timeout_s=timeout_s)
+        )
 
     def vectors(self) -> Iterator[tuple[str, list[float]]]:
         """Every paper's id with its stored vector."""
@@ -249,13 +255,13 @@ def _canary(milvus: Milvus, manifest: Manifest, paper: Paper) -> Difference | No
     milvus.load(name, _FIRST_QUERY_TIMEOUT_S)
     vector = np.asarray(milvus.vector(name, paper_id), dtype=np.float32)
     text = " ".join(paper[SEARCH_TEXT].split()[:_CANARY_TOKENS])
-    depth = min(100, manifest.corpus.rows)
+    depth, timeout_s = min(100, manifest.corpus.rows), _FIRST_QUERY_TIMEOUT_S
+    fused = hybrid(milvus, name, vector, text, where="", depth=depth, timeout_s=timeout_s)
+    worded = lexical(milvus, name, text, where="", depth=depth, timeout_s=timeout_s)
     legs = {
-        "hybrid query": [hit.paper_id for hit in hybrid(milvus, name, vector, text, "", depth, _FIRST_QUERY_TIMEOUT_S)],
-        "dense query": milvus.dense(name, vector, "", depth, _FIRST_QUERY_TIMEOUT_S),
-        "BM25 query": [hit.paper_id for hit in lexical(milvus, name, text, "", depth, _FIRST_QUERY_TIMEOUT_S)]
-        if text
-        else [paper_id],
+        "hybrid query": [hit.paper_id for hit in fused],
+        "dense query": milvus.dense(name, vector, where="", depth=depth, timeout_s=timeout_s),
+        "BM25 query": [hit.paper_id for hit in worded] if text else [paper_id],
     }
     for leg, found in legs.items():
         if paper_id not in found:

@@ -23,7 +23,7 @@ class Hit(NamedTuple):
 
 
 def hybrid(
-    milvus: Milvus, collection: str, vector: Vectors, text: str, where: str, depth: int, timeout_s: float
+    milvus: Milvus, collection: str, vector: Vectors, text: str, *, where: str, depth: int, timeout_s: float
 ) -> list[Hit]:
     """The best `depth` papers of both rankings; equal scores in the order of the paper ids.
 
@@ -36,14 +36,14 @@ def hybrid(
     Raises:
         MilvusError: Milvus failed; never half an answer.
     """
-    fused = milvus.hybrid(collection, vector, text, where, depth, timeout_s)
+    fused = milvus.hybrid(collection, vector, text, where=where, depth=depth, timeout_s=timeout_s)
     hits = [Hit(paper_id, min(1.0, round(score / SCORE_MAX, SCORE_DIGITS))) for paper_id, score in fused]
     return sorted(hits, key=lambda hit: (-hit.score, hit.paper_id))[:depth]
 
 
-def lexical(milvus: Milvus, collection: str, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
+def lexical(milvus: Milvus, collection: str, text: str, *, where: str, depth: int, timeout_s: float) -> list[Hit]:
     """The BM25 ranking alone, for a query that could not be embedded: score 61 / (60 + rank)."""
     if not text:
         return []
-    ranked = milvus.lexical(collection, text, where, depth, timeout_s)
+    ranked = milvus.lexical(collection, text, where=where, depth=depth, timeout_s=timeout_s)
     return [Hit(paper_id, (RRF_K + 1) / (RRF_K + rank)) for rank, paper_id in enumerate(ranked, start=1)]

@@ -3,7 +3,9 @@
 A request is reserved before it leaves and counts until 60 seconds after its answer, whatever minute the provider
 draws: any 60 seconds of the provider's clock that hold the request's counting lie inside that span. So no agreement
 of clocks is needed, and a reservation whose outcome nobody learned (timeout, `kill -9`) simply counts longest.
-On top of that bound a pacer spreads requests and tokens over the seconds, gently after a pause.
+On top of that bound a pacer spreads requests and tokens over the seconds, gently after a pause. It is the generic cell
+rate algorithm (GCRA, ITU-T I.371, as virtual scheduling): each request moves the theoretical arrival time (`…_tat`) of
+the next by what it takes of the window, and the next may come earlier than that by no more than the burst.
 
 The row of an account is named by endpoint and model alone. Quotas belong to a root account over all its keys, so
 the API key is no part of the name, not even hashed. A second root account gets a ledger file of its own.
@@ -38,6 +40,7 @@ BEHIND = 0.01
 PACE_AFTER_REFUSAL = 0.8
 STRIKES_MAX = 10
 # Shares of the window: burst a document or query may take at once, ramp after a pause, the pause itself, first hold.
+# RAMP_START is the share of the full rate that a ramp begins with.
 BURST_DOCUMENTS = 0.25 / 60
 BURST_QUERIES = 1 / 60
 RAMP = 4 / 60

@@ -31,7 +31,22 @@ CREATE INDEX reservation_by_end ON reservation (account, until, tokens);
 
 @dataclass
 class Account:
-    """The row of one account, its columns in their order; times are seconds of the ledger's clock."""
+    """The row of one account, its columns in their order.
+
+    Attributes:
+        name: endpoint and model.
+        boot: the run of the machine that the times are of; they are seconds of the ledger's clock.
+        last: when the row was last changed; time never goes back behind it.
+        hold: until when nobody may send, because the provider refused for its quota.
+        strikes: refusals for the quota since the last answer with usage; each doubles the next hold.
+        pace: share of the full rate in force, from 0.2 to 1; a refusal lowers it, every answer raises it a little.
+        ramp: when the present ramp began or, under a hold, begins: from there the rate rises to the full one.
+        admitted: when the last document request was admitted; long before now, the next one begins a ramp.
+        request_tat: theoretical arrival time (see ledger.py) of the next document request, by requests.
+        token_tat: the same by tokens; a document request waits for the later of the two.
+        query_tat: the same for queries, by requests alone.
+        ratio: the worst ratio of reported to estimated tokens seen of late, 0 before any; it multiplies estimates.
+    """
 
     name: str
     boot: str

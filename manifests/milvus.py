@@ -248,7 +248,7 @@ class Milvus:
 
     @_translated
     def hybrid(
-        self, name: str, vector: Vectors, text: str, where: str, depth: int, timeout_s: float
+        self, name: str, vector: Vectors, text: str, *, where: str, depth: int, timeout_s: float
     ) -> list[tuple[str, float]]:
         """One dense COSINE and one BM25 request of `depth` hits each, fused by `RRFRanker()`.
 
@@ -278,7 +278,7 @@ class Milvus:
         return [(hit[KEY], float(hit["distance"])) for hit in found[0]]
 
     @_translated
-    def lexical(self, name: str, text: str, where: str, depth: int, timeout_s: float) -> list[str]:
+    def lexical(self, name: str, text: str, *, where: str, depth: int, timeout_s: float) -> list[str]:
         """The ids of one BM25 request, best first. Its scores are left out: Lite's have the other sign."""
         found = self._client.search(
             name,
@@ -293,7 +293,7 @@ class Milvus:
         return [hit[KEY] for hit in found[0]]
 
     @_translated
-    def dense(self, name: str, vector: Vectors, where: str, depth: int, timeout_s: float) -> list[str]:
+    def dense(self, name: str, vector: Vectors, *, where: str, depth: int, timeout_s: float) -> list[str]:
         """The ids of one dense COSINE request, best first."""
         found = self._client.search(
             name,

@@ -105,12 +105,12 @@ def ask(opened: Index, embedder: Embedder, queries: Mapping[str, str], report: R
     def asked(query: tuple[str, str]) -> Asked:
         query_id, text = query
         text, terms = collapsed(text), query_text(text)
-        bm25 = opened.lexical(terms, "", DEPTH, _TIMEOUT_S)
+        bm25 = opened.lexical(terms, where="", depth=DEPTH, timeout_s=_TIMEOUT_S)
         if not text:
             return Asked(query_id, {"bm25": bm25, "dense": [], "hybrid": bm25})
         vector = patiently(lambda: embedder.embed_query(text, timeout_s=_TIMEOUT_S, patient=True), Patience(), stopping)
-        dense = opened.dense(vector, "", DEPTH, _TIMEOUT_S)
-        hybrid = opened.hybrid(vector, terms, "", DEPTH, _TIMEOUT_S)
+        dense = opened.dense(vector, where="", depth=DEPTH, timeout_s=_TIMEOUT_S)
+        hybrid = opened.hybrid(vector, terms, where="", depth=DEPTH, timeout_s=_TIMEOUT_S)
         return Asked(query_id, {"bm25": bm25, "dense": _ranked(dense), "hybrid": hybrid})
 
     runs: Runs = {leg: {} for leg in LEGS}

@@ -34,11 +34,11 @@ class VerifiedIndex(Protocol):
     manifest: Manifest
     papers: Mapping[str, Mapping[str, Any]]
 
-    def hybrid(self, vector: Vectors, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
+    def hybrid(self, vector: Vectors, text: str, *, where: str, depth: int, timeout_s: float) -> list[Hit]:
         """Both rankings fused, at most `depth` hits."""
         ...
 
-    def lexical(self, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
+    def lexical(self, text: str, *, where: str, depth: int, timeout_s: float) -> list[Hit]:
         """The BM25 ranking alone."""
         ...
 
@@ -103,10 +103,11 @@ class Ranking:
                     ErrorCode.EMBEDDING_UNAVAILABLE,
                     f"The query could not be embedded ({vector}). {ErrorCode.EMBEDDING_UNAVAILABLE.advice}",
                 )
-            hits = await self._ask(partial(self._index.lexical, words, where, depth), deadline)
+            hits = await self._ask(partial(self._index.lexical, words, where=where, depth=depth), deadline)
             self._metrics.lexical.labels(vector).inc()
             return Window(hits, vector)
-        return Window(await self._ask(partial(self._index.hybrid, vector, words, where, depth), deadline), None)
+        hits = await self._ask(partial(self._index.hybrid, vector, words, where=where, depth=depth), deadline)
+        return Window(hits, None)
 
     async def probe(self) -> bool:
         """Whether the index answers now; asks it only when the last search failed. An ended engine is reported."""
@@ -114,7 +115,7 @@ class Ranking:
             self._index_lost()
             return False
         if self._failed:
-            call = partial(self._index.lexical, PROBE_TEXT, "", 1, PROBE_TIMEOUT_S)
+            call = partial(self._index.lexical, PROBE_TEXT, where="", depth=1, timeout_s=PROBE_TIMEOUT_S)
             try:
                 await self._workers.run(call)
             except (MilvusError, ToolFailure):
@@ -122,7 +123,7 @@ class Ranking:
             self._failed = False
         return True
 
-    async def _ask(self, ask: Callable[[float], list[Hit]], deadline: float) -> list[Hit]:
+    async def _ask(self, ask: Callable[..., list[Hit]], deadline: float) -> list[Hit]:
         """One question to Milvus in a worker thread, told the seconds it has left when its turn comes."""
 
         def asked() -> list[Hit]:
@@ -131,7 +132,7 @@ class Ranking:
                 raise ToolFailure(
                     ErrorCode.OVERLOADED, f"The turn of this search did not come in time. {ErrorCode.OVERLOADED.advice}"
                 )
-            return ask(left)
+            return ask(timeout_s=left)
 
         try:
             with part("milvus"):

@@ -120,7 +120,7 @@ def assert_finds_by_vector(build: Build, texts: set[str]) -> None:
         vectors = store.vectors(chosen["text_sha256"].to_list())
     index = open_index(manifest, build.uri, query_spec=manifest.embedding)
     try:
-        nearest = [index.dense(vector, "", 1, 60.0)[0] for vector in vectors]
+        nearest = [index.dense(vector, where="", depth=1, timeout_s=60.0)[0] for vector in vectors]
     finally:
         index.close()
     assert nearest == chosen["paper_id"].to_list()

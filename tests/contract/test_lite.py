@@ -54,7 +54,9 @@ def test_the_child_answers_as_the_bare_library_does(sample_index: Index, sample_
     )
 
     for (text, vector, where), (ranking, stored) in zip(asked, json.loads(bare.stdout), strict=True):
-        hits = sample_index.hybrid(np.asarray(vector, dtype=np.float32), text, where, 50, TIMEOUT_S)
+        hits = sample_index.hybrid(
+            np.asarray(vector, dtype=np.float32), text, where=where, depth=50, timeout_s=TIMEOUT_S
+        )
         wanted = [(paper_id, round(score / SCORE_MAX, SCORE_DIGITS)) for paper_id, score in ranking]
         assert hits == wanted
         (engine,) = sample_index._engines

@@ -166,7 +166,8 @@ def test_known_papers_of_the_real_corpus_are_found_by_their_words(shared: Path, 
     with closing(open_index(manifest, target.uri, query_spec=manifest.embedding)) as opened:
         items = known_items((paper_id, str(paper["title"])) for paper_id, paper in opened.papers.items())
         found = [
-            item.paper_id in {hit.paper_id for hit in opened.lexical(query_text(item.query), "", 10, 60.0)}
+            item.paper_id
+            in {hit.paper_id for hit in opened.lexical(query_text(item.query), where="", depth=10, timeout_s=60.0)}
             for item in items
         ]
 

@@ -104,7 +104,7 @@ class StandInIndex:
             Hit(paper_id, 1 - rank / 1000) for rank, paper_id in enumerate(self.papers)
         ][:depth]
 
-    def hybrid(self, vector: Any, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
+    def hybrid(self, vector: Any, text: str, *, where: str, depth: int, timeout_s: float) -> list[Hit]:
         assert vector.shape == (3,)
         self.asked.append(("hybrid", text, where, depth))
         return self.answer(depth)
@@ -112,7 +112,7 @@ class StandInIndex:
     def running(self) -> bool:
         return self.alive
 
-    def lexical(self, text: str, where: str, depth: int, timeout_s: float) -> list[Hit]:
+    def lexical(self, text: str, *, where: str, depth: int, timeout_s: float) -> list[Hit]:
         self.asked.append(("lexical", text, where, depth))
         return self.answer(depth)
 
