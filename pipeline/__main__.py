@@ -1,4 +1,7 @@
-"""`python -m pipeline`: flags, environment and exit codes; the only place of this program that reads them."""
+"""`python -m pipeline`: flags, environment and exit codes.
+
+Here alone they are taken from the machine. Stages get values; only `fetch` unpacks its own flags (fetch/commands.py).
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,9 @@ from manifests.visible import visible_lines
 from pipeline.arguments import parser
 from pipeline.console import Console
 from pipeline.embed import Policy
-from pipeline.embedders import embedding_spec, open_counter, open_embedder, quotas
+from pipeline.embedders import Wanted, embedding_spec, open_counter, open_embedder, query_reserve, quotas
 from pipeline.errors import MachineRefused
-from pipeline.places import Places, require_buildable
+from pipeline.places import Given, Places, require_buildable
 
 if TYPE_CHECKING:
     from pipeline.store_upkeep import Pruned, SpecStats
@@ -70,10 +73,10 @@ def _build(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.summary import say_built
 
     console = Console()
-    places = Places.of_snapshot(args, environment)
+    places = Places.of_snapshot(args.snapshot, _published(args), environment)
     require_buildable(places)
     request = Request(args.snapshot, places, args.quarantine, _policy(args), f"build {args.snapshot}")
-    built = build(request, open_embedder(args, environment, places.ledger), console)
+    built = build(request, open_embedder(_wanted(args), environment, places.ledger), console)
     say_built(built, places)
     return _say(args, built.facts())
 
@@ -83,7 +86,7 @@ def _load(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.snapshot import open_snapshot
     from pipeline.work import held
 
-    places = Places.of_snapshot(args, environment)
+    places = Places.of_snapshot(args.snapshot, Given(args.work), environment)
     with held(places.work, f"load {args.snapshot}"), Console().stage("load") as report:
         corpus = tabulate(open_snapshot(args.snapshot), places.work, quarantine=args.quarantine, report=report)
     return _say(args, corpus.facts.model_dump(), f"{corpus.path}: {corpus.facts.rows:,} papers")
@@ -95,8 +98,8 @@ def _embed(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.embedding_store import EmbeddingStore
     from pipeline.work import held
 
-    places = Places.of_work(args, environment)
-    embedder = open_embedder(args, environment, places.ledger)
+    places = Places.of_work(Given(args.work, store=args.store, ledger=args.ledger), environment)
+    embedder = open_embedder(_wanted(args), environment, places.ledger)
     with held(places.work, "embed"), Console().stage("embed") as report:
         corpus = read_corpus(places.work)
         with EmbeddingStore(places.store, embedder.spec) as store:
@@ -113,9 +116,9 @@ def _index(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.work import held
 
     console, meter = Console(), Meter()
-    places = Places.of_work(args, environment)
+    places = Places.of_work(_published(args), environment)
     require_buildable(places)
-    spec = embedding_spec(args)
+    spec = embedding_spec(_wanted(args))
     with held(places.work, "index"), EmbeddingStore(places.store, spec) as store:
         corpus = read_corpus(places.work)
         manifest = draft(corpus, spec)
@@ -127,7 +130,7 @@ def _index(args: argparse.Namespace, environment: Environment) -> int:
 def _validate(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.validate import validate
 
-    places = Places.of_manifest(args, environment)
+    places = Places.of_manifest(Given(args.work, args.manifest, args.store, milvus_uri=args.milvus_uri), environment)
     with Console().stage("validate") as report:
         verdict = validate(places, args.snapshot, args.model, report)
     facts = {
@@ -158,28 +161,29 @@ def _plan(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.plan import plan
     from pipeline.snapshot import open_snapshot
 
-    places = Places.of_snapshot(args, environment)
+    places = Places.of_snapshot(args.snapshot, Given(store=args.store), environment)
+    wanted = _wanted(args)
     with scratch_folder() as scratch, Console().stage("plan") as report:
-        embedder = open_counter(args, environment, scratch)
+        embedder = open_counter(wanted, environment, scratch)
         corpus = tabulate(open_snapshot(args.snapshot), scratch, quarantine=True, report=report)
         texts = (embed_text(*row) for frame in corpus.slices("title", "abstract") for row in frame.iter_rows())
         with EmbeddingStore(places.store, embedder.spec, create=False) as store:
-            planned = plan(texts, store, embedder, *quotas(args, environment))
+            planned = plan(texts, store, embedder, *quotas(wanted, environment), share=1 - query_reserve(wanted))
     return _say(args, asdict(planned), _lines(asdict(planned)))
 
 
 def _status(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.status import status
 
-    places = Places.of_work(args, environment)
-    found = status(places.work, places.manifest, places.store, embedding_spec(args))
+    places = Places.of_work(_published(args), environment)
+    found = status(places.work, places.manifest, places.store, embedding_spec(_wanted(args)))
     return _say(args, found, _lines(found))
 
 
 def _prune(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.work import held, prune
 
-    places = Places.of_work(args, environment)
+    places = Places.of_work(Given(args.work, args.manifest), environment)
     with held(places.work, "prune"):
         kept = read_manifest(places.manifest).collection.name
         removed = [path.name for path in prune(places.work, kept)]
@@ -200,8 +204,8 @@ def _diff(args: argparse.Namespace, _environment: Environment) -> int:
 def _evaluate(args: argparse.Namespace, environment: Environment) -> int:
     from pipeline.evaluate import evaluate, words
 
-    places = Places.of_judged(args, environment)
-    embedder = open_embedder(args, environment, places.ledger)
+    places = Places.of_judged(args.judged, Given(args.work, store=args.store, ledger=args.ledger), environment)
+    embedder = open_embedder(_wanted(args), environment, places.ledger)
     with Console().stage("evaluate") as report:
         metrics = evaluate(args.judged, embedder, places.store, places.work, report)
     return _say(args, metrics, f"{words(metrics)}\nruns in {places.work / 'runs'}")
@@ -256,6 +260,15 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, Environment], int]] = {
     "evaluate": _evaluate,
     "store": _store,
 }
+
+
+def _published(args: argparse.Namespace) -> Given:
+    return Given(args.work, args.manifest, args.store, args.ledger, args.milvus_uri)
+
+
+def _wanted(args: argparse.Namespace) -> Wanted:
+    quotas = args.requests_per_minute, args.tokens_per_minute
+    return Wanted(args.provider, args.model, args.dimension, *quotas, args.query_reserve)
 
 
 def _policy(args: argparse.Namespace) -> Policy:

@@ -32,7 +32,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     for name, summary in (
         ("build", "the whole path: load, embed, index, validate, publish"),
         ("load", "snapshot -> WORK/papers.parquet"),
-        ("plan", "what a build would embed, and what that takes; touches nothing"),
+        ("plan", "what a build with these options would embed, and what it takes; --work and --ledger stay untouched"),
     ):
         sub = _command(commands, name, summary)
         _snapshot(sub)

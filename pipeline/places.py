@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,17 @@ from pipeline.work import LINK, Target
 
 
 @dataclass(frozen=True)
+class Given:
+    """The flags of a command that say where things are; None where one was left out or the command has none."""
+
+    work: Path | None = None
+    manifest: Path | None = None
+    store: Path | None = None
+    ledger: Path | None = None
+    milvus_uri: str | None = None
+
+
+@dataclass(frozen=True)
 class Places:
     """The folders and files of one command."""
 
@@ -28,44 +38,40 @@ class Places:
     target: Target
 
     @classmethod
-    def of_snapshot(cls, args: argparse.Namespace, environment: Mapping[str, str]) -> Self:
+    def of_snapshot(cls, snapshot: Path, given: Given, environment: Mapping[str, str]) -> Self:
         """For a command that starts from a snapshot: NAME is the snapshot's own name."""
-        name = read_card(args.snapshot).name
-        return cls._of(args, environment, args.work or Path("builds") / name, name)
+        return cls._of(read_card(snapshot).name, given, environment)
 
     @classmethod
-    def of_work(cls, args: argparse.Namespace, environment: Mapping[str, str]) -> Self:
+    def of_work(cls, given: Given, environment: Mapping[str, str]) -> Self:
         """For a command that starts from a work folder: NAME is that of its corpus, else of the folder."""
-        if args.work is None:
+        if given.work is None:
             raise UsageError("--work is needed: which work folder? A build of snapshots/NAME uses builds/NAME")
-        return cls._of(args, environment, args.work, _corpus_name(args.work) or args.work.name)
+        return cls._of(_name_in(given.work), given, environment)
 
     @classmethod
-    def of_manifest(cls, args: argparse.Namespace, environment: Mapping[str, str]) -> Self:
+    def of_manifest(cls, given: Given, environment: Mapping[str, str]) -> Self:
         """For a command that starts from a manifest: NAME is the file's, unless the work folder tells."""
-        if args.manifest is None and args.work is None:
+        if given.manifest is not None:
+            return cls._of(given.manifest.stem, given, environment)
+        if given.work is None:
             raise UsageError("--manifest or --work is needed: what shall be compared?")
-        name = args.manifest.stem if args.manifest else _corpus_name(args.work) or args.work.name
-        return cls._of(args, environment, args.work or Path("builds") / name, name)
+        return cls._of(_name_in(given.work), given, environment)
 
     @classmethod
-    def of_judged(cls, args: argparse.Namespace, environment: Mapping[str, str]) -> Self:
+    def of_judged(cls, judged: Path, given: Given, environment: Mapping[str, str]) -> Self:
         """For a judged set: NAME is its folder's, and its work folder stands apart from the builds of snapshots."""
-        name = f"judged-{args.judged.resolve().name}"
-        return cls._of(args, environment, args.work or Path("builds") / name, name)
+        return cls._of(f"judged-{judged.resolve().name}", given, environment)
 
     @classmethod
-    def _of(cls, args: argparse.Namespace, environment: Mapping[str, str], work: Path, name: str) -> Self:
-        given = vars(args)
-        state = state_home(environment)
+    def _of(cls, name: str, given: Given, environment: Mapping[str, str]) -> Self:
+        work = given.work or Path("builds") / name
         return cls(
             work=work,
-            manifest=given.get("manifest") or Path("manifests") / f"{name}.json",
-            store=given.get("store") or state / "vectors",
-            ledger=given.get("ledger") or state / "ledger.db",
-            target=Target(
-                work=work, uri=given.get("milvus_uri") or str(work / LINK), token=environment.get("MILVUS_TOKEN")
-            ),
+            manifest=given.manifest or Path("manifests") / f"{name}.json",
+            store=given.store or state_home(environment) / "vectors",
+            ledger=given.ledger or state_home(environment) / "ledger.db",
+            target=Target(work=work, uri=given.milvus_uri or str(work / LINK), token=environment.get("MILVUS_TOKEN")),
         )
 
 
@@ -90,9 +96,9 @@ def require_buildable(places: Places) -> None:
         )
 
 
-def _corpus_name(work: Path) -> str | None:
-    """The name of the corpus in `work`, unverified: it only chooses default paths."""
+def _name_in(work: Path) -> str:
+    """The name of the corpus in `work`, unverified, since it only chooses default paths; else the folder's own."""
     try:
         return str(json.loads((work / FACTS).read_bytes())["snapshot"]["name"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return work.name

@@ -41,8 +41,12 @@ def plan(
     embedder: Embedder,
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
+    *,
+    share: float = 1.0,
 ) -> EmbedPlan:
     """Count what `embed` would do for these embed texts, one a paper, with `store` opened by `create=False`.
+
+    Of the quotas it may use `share`.
 
     Raises:
         StoreDamaged: a part of the store is not what was written.
@@ -67,7 +71,7 @@ def plan(
         tokens += sum(batch.tokens)
         requests += 1
     limits = ((requests, requests_per_minute), (tokens, tokens_per_minute))
-    minutes = max((used / quota for used, quota in limits if quota), default=None)
+    minutes = max((used / (quota * share) for used, quota in limits if quota), default=None)
     return EmbedPlan(
         texts=embedded,
         reused=papers - embedded,

@@ -233,3 +233,19 @@ def test_a_command_reads_each_file_whole_once_to_compare_its_digest(
 
     assert files.count("papers.jsonl") == 1
     assert files.count("papers.parquet") == 1
+
+
+def test_a_user_without_a_home_may_say_where_vectors_and_minutes_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("no home")
+
+    work = ("--work", tmp_path / "work")
+    told(capsys, "load", one_paper(tmp_path / "own", "Its title"), *work)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+
+    shared = ("--store", tmp_path / "store", "--ledger", tmp_path / "ledger.db")
+    assert told(capsys, "embed", *work, *shared)["embedded"] == 1
+    assert main(["embed", *map(str, work)]) == 2

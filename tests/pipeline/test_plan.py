@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.programs import SAMPLE, run_pipeline
 
 
@@ -13,8 +15,10 @@ def test_a_dashscope_plan_needs_no_key_and_leaves_nothing_behind(tmp_path: Path)
     quotas = ("--requests-per-minute", "10", "--tokens-per-minute", "100000")
 
     told = run_pipeline("plan", SAMPLE, "--provider", "dashscope", *places, *quotas, "--json")
+    shared = run_pipeline("plan", SAMPLE, "--provider", "dashscope", *quotas, "--query-reserve", "0.5", "--json")
 
     planned = json.loads(told.stdout)
+    assert json.loads(shared.stdout)["minutes"] == pytest.approx(2 * planned["minutes"], abs=0.02)
     assert told.returncode == 0, told.stderr
     assert (planned["texts"], planned["reused"]) == (148, 2)
     assert planned["requests"] >= 15
