@@ -18,8 +18,7 @@ import io
 import json
 import os
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -36,8 +35,10 @@ from pipeline.store_folder import PARTS, REFERENCES, SPEC, lock, lock_to_read
 
 VECTOR = "vector"
 
-# Parts kept decoded between two reads; random access to a corpus touches nearly every part.
-_CACHED_BYTES_MAX = 1 << 30
+# Of vectors read at a time; while the next window is read, the one before is still in memory.
+WINDOW_BYTES = 1 << 29
+
+ReadVectors = Callable[[Sequence[str]], Vectors]
 
 
 class Part(NamedTuple):
@@ -62,8 +63,6 @@ class EmbeddingStore:
         self.folder = folder / spec.fingerprint
         self._known: dict[str, tuple[str, int]] = {}
         self._scanned: set[str] = set()
-        self._cache: OrderedDict[str, Vectors] = OrderedDict()
-        self._cached_bytes = 0
         if create:
             self.folder.mkdir(parents=True, exist_ok=True)
             if not (self.folder / SPEC).exists():
@@ -128,7 +127,7 @@ class EmbeddingStore:
         self._known.update((key, (name, row)) for row, key in enumerate(text_sha256s))
 
     def vectors(self, text_sha256s: Sequence[str]) -> Vectors:
-        """Vectors of shape (len(text_sha256s), dimension), in the order given.
+        """Vectors of shape (len(text_sha256s), dimension), in the order given; each part is read once.
 
         Raises:
             InputRefused: a text has no vector here.
@@ -146,7 +145,7 @@ class EmbeddingStore:
             by_part.setdefault(part, []).append((position, row))
         for part, places in by_part.items():
             positions, rows = zip(*places, strict=True)
-            found[list(positions)] = self._decoded(part)[list(rows)]
+            found[list(positions)] = read_part(self.folder / part, self.spec.dimension).vectors[list(rows)]
         return found
 
     def reference(self, path: Path, digest: str, text_sha256s: Iterable[str]) -> None:
@@ -168,16 +167,17 @@ class EmbeddingStore:
         for path in sorted(self.folder.glob(PARTS)):
             self.learn(path.name)
 
-    def _decoded(self, name: str) -> Vectors:
-        if name in self._cache:
-            self._cache.move_to_end(name)
-            return self._cache[name]
-        vectors = read_part(self.folder / name, self.spec.dimension).vectors
-        self._cache[name] = vectors
-        self._cached_bytes += vectors.nbytes
-        while len(self._cache) > 1 and self._cached_bytes > _CACHED_BYTES_MAX:
-            self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
-        return vectors
+
+def windowed(read: ReadVectors, text_sha256s: Sequence[str], dimension: int, rows: int) -> Iterator[Vectors]:
+    """What `read` gives for the texts, `rows` at a time, read in as few calls as memory allows.
+
+    The texts of any one call lie in nearly every part of a store, and each of its calls reads a part once.
+    """
+    window = max(1, WINDOW_BYTES // (4 * dimension * rows)) * rows
+    for start in range(0, len(text_sha256s), window):
+        vectors = read(text_sha256s[start : start + window])
+        for first in range(0, len(vectors), rows):
+            yield vectors[first : first + rows]
 
 
 def write_part(

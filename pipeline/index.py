@@ -13,7 +13,7 @@ import importlib.metadata
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,6 @@ from manifests.artifact import Artifact, BuiltCollection
 from manifests.collection import DENSE, KEY, RECORD_FIELDS, SEARCH_TEXT
 from manifests.contract import Manifest
 from manifests.differences import lite_file_differences
-from manifests.embedding.spec import Vectors
 from manifests.errors import IndexRefused, InputRefused, MilvusError
 from manifests.files import sync_tree
 from manifests.gate import open_index
@@ -34,6 +33,7 @@ from manifests.milvus import Milvus
 from manifests.scratch import scratch_folder
 from manifests.texts import search_text_of
 from manifests.visible import visible
+from pipeline.embedding_store import ReadVectors, windowed
 from pipeline.errors import MachineRefused
 from pipeline.progress import Report
 from pipeline.records import TEXT_KEY
@@ -48,7 +48,6 @@ ENGINE_PACKAGES = ("pymilvus", "milvus-lite", "faiss-cpu", "pyarrow", "numpy")
 
 _NAMED_MAX = 5
 
-ReadVectors = Callable[[Sequence[str]], Vectors]
 Missing = Callable[[Iterable[str]], list[str]]
 
 
@@ -162,9 +161,10 @@ def _index_server(source: _Source, manifest: Manifest, target: Target, report: R
 
 def _fill(milvus: Milvus, source: _Source, manifest: Manifest, report: Report) -> None:
     name, rows = manifest.collection.name, manifest.corpus.rows
-    milvus.create(name, manifest.embedding.dimension)
+    dimension = manifest.embedding.dimension
+    milvus.create(name, dimension)
     done = 0
-    for batch in _prefetched(_batches(source)):
+    for batch in _prefetched(_batches(source, dimension)):
         milvus.insert(name, batch)
         done += len(batch)
         report(done, rows, "")
@@ -172,10 +172,11 @@ def _fill(milvus: Milvus, source: _Source, manifest: Manifest, report: Report) -
     milvus.seal(name)
 
 
-def _batches(source: _Source) -> Iterator[list[dict[str, Any]]]:
+def _batches(source: _Source, dimension: int) -> Iterator[list[dict[str, Any]]]:
     """Rows as Milvus takes them, in the byte order of the ids."""
-    for batch in pl.read_parquet(source.papers, glob=False).sort(KEY).iter_slices(INSERT_ROWS):
-        vectors = source.read_vectors(batch[TEXT_KEY].to_list())
+    papers = pl.read_parquet(source.papers, glob=False).sort(KEY)
+    pages = windowed(source.read_vectors, papers[TEXT_KEY].to_list(), dimension, INSERT_ROWS)
+    for batch, vectors in zip(papers.iter_slices(INSERT_ROWS), pages, strict=True):
         fields = batch.select(field.name for field in RECORD_FIELDS).iter_rows(named=True)
         yield [
             row | {SEARCH_TEXT: search_text_of(row), DENSE: vector} for row, vector in zip(fields, vectors, strict=True)

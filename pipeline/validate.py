@@ -27,7 +27,7 @@ from manifests.gate import Index, open_index
 from manifests.strict_json import canonical_json
 from manifests.texts import embed_text, text_sha256
 from pipeline.corpus import PAPERS, Corpus, read_corpus
-from pipeline.embedding_store import EmbeddingStore
+from pipeline.embedding_store import EmbeddingStore, windowed
 from pipeline.errors import MachineRefused, StoreDamaged, StoreHeld
 from pipeline.places import Places
 from pipeline.progress import Report
@@ -211,9 +211,10 @@ def _compare_vectors(opened: Index, folder: Path, verdict: Verdict) -> None:
     try:
         with EmbeddingStore(folder, opened.manifest.embedding, create=False) as store:
             absent = set(store.missing(keys.values()))
-            known = (row for row in opened.vectors() if keys[row[0]] not in absent)
-            while page := list(islice(known, PAGE_ROWS)):
-                expected = store.vectors([keys[paper_id] for paper_id, _ in page])
+            texts = [key for key in keys.values() if key not in absent]
+            known = (row for row in opened.vectors() if keys[row[0]] not in absent)  # as the papers came: by their ids
+            for expected in windowed(store.vectors, texts, store.spec.dimension, PAGE_ROWS):
+                page = list(islice(known, len(expected)))
                 cosines = _cosines(np.asarray([vector for _, vector in page], dtype=np.float32), expected)
                 unlike += [
                     f"{paper_id} (cosine {cosine:.2f})"

@@ -18,7 +18,7 @@ import pytest
 
 from manifests.errors import InputRefused
 from pipeline.claims import Claims
-from pipeline.embedding_store import EmbeddingStore, write_part
+from pipeline.embedding_store import EmbeddingStore, Part, read_part, windowed, write_part
 from pipeline.errors import MachineRefused, SpecDamaged, StoreDamaged, StoreHeld
 from pipeline.store_folder import lock
 from pipeline.store_upkeep import prune_store, stats
@@ -432,6 +432,27 @@ def test_texts_that_are_known_cost_no_look_into_the_folder(tmp_path: Path, monke
         monkeypatch.setattr(Path, "glob", look)
         assert store.missing(keys([3, 1])) == []
         assert np.array_equal(store.vectors(keys([3, 1])), rows([3, 1]))
+
+
+def test_vectors_that_do_not_fit_in_memory_at_once_are_read_in_windows_each_part_once_in_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fill(tmp_path, range(0, 10, 2), range(1, 10, 2))
+    monkeypatch.setattr("pipeline.embedding_store.WINDOW_BYTES", 4 * 8 * 6)
+    read: list[Path] = []
+
+    def noted(path: Path, dimension: int) -> Part:
+        read.append(path)
+        return read_part(path, dimension)
+
+    with EmbeddingStore(tmp_path, SPEC) as store:
+        store.missing(keys(range(10)))
+        monkeypatch.setattr("pipeline.embedding_store.read_part", noted)
+        pages = list(windowed(store.vectors, keys(range(10)), SPEC.dimension, 2))
+
+    assert [len(page) for page in pages] == [2, 2, 2, 2, 2]
+    assert np.array_equal(np.concatenate(pages), rows(range(10)))
+    assert sorted(read) == sorted(2 * parts(tmp_path))
 
 
 def test_what_a_killed_writer_left_is_cleared_and_never_read(tmp_path: Path):
