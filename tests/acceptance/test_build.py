@@ -129,7 +129,7 @@ def test_a_shuffled_snapshot_gives_the_same_corpus_and_the_same_collection(sampl
         pytest.param("manifests.milvus:Milvus.seal", id="index-rows-inserted", marks=pytest.mark.slow),
         pytest.param("pipeline.index:_record", id="index-before-the-rename", marks=pytest.mark.slow),
         pytest.param("pipeline.build:open_index", id="validate", marks=pytest.mark.slow),
-        pytest.param("pipeline.build:switch_link", id="publish-before-the-link", marks=pytest.mark.slow),
+        pytest.param("pipeline.publish:switch_link", id="publish-before-the-link", marks=pytest.mark.slow),
         pytest.param("manifests.contract:write_atomically", id="publish-before-the-manifest"),
         pytest.param(
             "manifests.contract:write_atomically:1:kill-before-rename",
