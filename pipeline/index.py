@@ -3,7 +3,8 @@
 Reads    every column of papers.parquet, the vector of every text
 Writes   Lite: WORK/COLLECTION.db and its digests in artifact.json; a server: the collection of that name
 Holds    one row a paper in the byte order of the ids; on Lite one segment, so that BM25 statistics are global
-Resumes  a complete collection is kept; one that is not is built anew, on Lite beside what stands there until then
+Resumes  a complete collection is kept; one that is not is built anew, on Lite beside what stands there until then, on a
+         server only where a build of this work folder began it
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from manifests.artifact import Artifact, BuiltCollection
 from manifests.collection import DENSE, KEY, RECORD_FIELDS, SEARCH_TEXT
 from manifests.contract import Manifest
 from manifests.differences import lite_file_differences
-from manifests.errors import IndexRefused, InputRefused, MilvusError
-from manifests.files import sync_tree
+from manifests.errors import Difference, IndexRefused, InputRefused, MilvusError
+from manifests.files import sync_tree, write_atomically
 from manifests.gate import open_index
 from manifests.lite import LiteEngine, folder_digests, is_lite, segments, unflushed, vector_indexes
 from manifests.milvus import Milvus
@@ -67,8 +68,9 @@ def index(
 
     Raises:
         InputRefused: papers have no vector; nothing was created or removed.
-        IndexRefused: artifact.json cannot be replaced; nothing was created or removed.
-        MilvusError: Milvus failed; nothing that was served before has changed.
+        IndexRefused: artifact.json cannot be replaced, or on the server stands an incomplete collection that another
+            work folder began; nothing was created or removed.
+        MilvusError: Milvus failed; no complete collection has changed.
     """
     recorded(target.work)
     source = _Source(papers, read_vectors, missing)
@@ -142,21 +144,35 @@ def _build_lite(source: _Source, manifest: Manifest, building: Path, report: Rep
 
 def _index_server(source: _Source, manifest: Manifest, target: Target, report: Report) -> bool:
     name = manifest.collection.name
+    # Builds in other folders give the same name to the same papers: this file says which collection was begun here.
+    begun = target.work / f"{name}.server"
     with Milvus(target.uri, token=target.token) as milvus:
         if present := name in milvus.collections():
             try:
                 open_index(manifest, target.uri, query_spec=manifest.embedding, token=target.token).close()
             except IndexRefused as refusal:
+                if not begun.exists() or begun.read_text(encoding="utf-8") != target.uri:
+                    raise _begun_elsewhere(refusal, name, target) from refusal
                 report(0, None, f"{name} on the server is incomplete ({refusal.differences[0]}); building it again")
             else:
                 return False
         source.require_vectors()
+        write_atomically(begun, target.uri.encode())
         if present:
             milvus.drop(name)
         started = time.monotonic()
         _fill(milvus, source, manifest, report)
     _record(target.work, manifest, {}, time.monotonic() - started)
     return True
+
+
+def _begun_elsewhere(refusal: IndexRefused, name: str, target: Target) -> IndexRefused:
+    wanted = (
+        f"begun by a build in {target.work}; wait for the build that may be filling it and run the same command again, "
+        f"or drop the collection {name} there if nobody does"
+    )
+    begun = Difference("incomplete collection", wanted, "begun elsewhere")
+    return IndexRefused(refusal.subject, [begun, *refusal.differences])
 
 
 def _fill(milvus: Milvus, source: _Source, manifest: Manifest, report: Report) -> None:

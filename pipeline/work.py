@@ -4,6 +4,7 @@ papers.parquet, corpus.json   load          COLLECTION.db     index, one folder 
 rejected.jsonl                load          milvus.db         link to the newest complete collection
 artifact.json                 index         .building-*.db    index, until it is complete and takes its place
                                             .replaced-*.db    index, what stood in that place, until it is removed
+                                            COLLECTION.server index, the server where a build of this folder began it
 """
 
 from __future__ import annotations

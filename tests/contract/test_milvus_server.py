@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,15 @@ import pytest
 from pymilvus import MilvusClient
 
 from manifests.contract import read_manifest
-from manifests.errors import MilvusError
+from manifests.embedding.spec import Vectors
+from manifests.errors import IndexRefused, MilvusError
 from manifests.gate import open_index
 from manifests.lite import LiteEngine
-from manifests.milvus import CALL_TIMEOUT_S
+from manifests.milvus import CALL_TIMEOUT_S, Milvus
+from pipeline.embedding_store import EmbeddingStore
+from pipeline.index import index
+from pipeline.progress import silent
+from pipeline.work import Target
 from tests.programs import SAMPLE, Build, run_build, run_pipeline
 
 
@@ -80,9 +85,16 @@ def test_the_gate_gives_each_call_on_a_server_as_long_as_the_index_stage_does(
     assert limits == dict.fromkeys(calls, CALL_TIMEOUT_S)
 
 
+def drop(server: str, name: str) -> None:
+    client = MilvusClient(server)
+    client.drop_collection(name)
+    client.close()
+
+
 def test_a_collection_left_unfinished_on_the_server_is_built_again(
     sample_build: Build, server: str, tmp_path: Path
 ) -> None:
+    drop(server, read_manifest(sample_build.manifest).collection.name)
     built = run_build(SAMPLE, tmp_path, "--milvus-uri", server, store=sample_build.store)
     name = read_manifest(built.manifest).collection.name
     client = MilvusClient(server)
@@ -96,6 +108,31 @@ def test_a_collection_left_unfinished_on_the_server_is_built_again(
 
     told = run_pipeline("validate", "--manifest", built.manifest, "--work", built.work, "--milvus-uri", server)
     assert told.returncode == 0, told.stderr
+
+
+def test_a_build_that_was_killed_goes_on_and_no_other_build_takes_its_collection(
+    sample_build: Build, server: str, tmp_path: Path
+) -> None:
+    manifest, papers = read_manifest(sample_build.manifest), sample_build.work / "papers.parquet"
+    name = manifest.collection.name
+    drop(server, name)
+    mine, other = (Target(tmp_path / which, server, None) for which in ("mine", "other"))
+
+    def killed(_: Sequence[str]) -> Vectors:
+        raise KeyboardInterrupt
+
+    with EmbeddingStore(sample_build.store, manifest.embedding, create=False) as store:
+        with pytest.raises(KeyboardInterrupt):
+            index(papers, killed, manifest, mine, silent)
+        with pytest.raises(
+            IndexRefused, match=r"incomplete collection: expected begun by a build in .*other; wait for"
+        ):
+            index(papers, store.vectors, manifest, other, silent)
+        with Milvus(server) as milvus:
+            assert (milvus.collections(), milvus.count(name)) == ([name], 0)
+
+        assert index(papers, store.vectors, manifest, mine, silent)
+        assert not index(papers, store.vectors, manifest, other, silent)
 
 
 def test_a_server_behind_a_unix_socket_is_a_server(sample_build: Build, tmp_path: Path) -> None:
