@@ -276,7 +276,11 @@ def test_progress_counts_texts_and_shows_tokens_and_quota(corpus: Path, store: E
 
     embed(corpus, store, Scripted(), QUICK, lambda *line: lines.append(line))
 
-    assert [line[:2] for line in lines] == [(0, 35), (10, 35), (20, 35), (30, 35), (35, 35)]
+    counts = [line[:2] for line in lines]
+    assert (counts[0], counts[-1]) == ((0, 35), (35, 35))
+    # Batches that come back together are counted together.
+    assert counts == [step for step in [(0, 35), (10, 35), (20, 35), (30, 35), (35, 35)] if step in counts]
+    assert len(counts) > 2
     assert lines[-1][2] == "175 tokens, quota 7 %"
 
 
