@@ -40,6 +40,11 @@ def service() -> Iterator[Emulator]:
 
 
 @pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    return papers(tmp_path / "papers.parquet", TITLES)
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> Iterator[EmbeddingStore]:
     with EmbeddingStore(tmp_path / "store", SPEC) as opened:
         yield opened
