@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +50,7 @@ ENGINE_PACKAGES = ("pymilvus", "milvus-lite", "faiss-cpu", "pyarrow", "numpy")
 
 _NAMED_MAX = 5
 
+Rows = list[dict[str, Any]]
 Missing = Callable[[Iterable[str]], list[str]]
 
 
@@ -123,11 +125,11 @@ def _build_lite(source: _Source, manifest: Manifest, building: Path, report: Rep
     """The collection, complete and on the disk, in the folder `building`; artifact.json then vouches for it."""
     shutil.rmtree(building, ignore_errors=True)
     work, started = building.parent, time.monotonic()
-    with scratch_folder() as sockets:
+    with scratch_folder() as sockets, _prefetched(_batches(source, manifest.embedding.dimension)) as batches:
         engine = LiteEngine(building, sockets)
         try:
             with Milvus(engine.wait_ready().uri) as milvus:
-                _fill(milvus, source, manifest, report)
+                _fill(milvus, batches, manifest, report)
         except MilvusError as error:
             if NO_SPACE not in str(error):
                 raise
@@ -161,7 +163,8 @@ def _index_server(source: _Source, manifest: Manifest, target: Target, report: R
         if present:
             milvus.drop(name)
         started = time.monotonic()
-        _fill(milvus, source, manifest, report)
+        with _prefetched(_batches(source, manifest.embedding.dimension)) as batches:
+            _fill(milvus, batches, manifest, report)
     _record(target.work, manifest, {}, time.monotonic() - started)
     return True
 
@@ -175,12 +178,11 @@ def _begun_elsewhere(refusal: IndexRefused, name: str, target: Target) -> IndexR
     return IndexRefused(refusal.subject, [begun, *refusal.differences])
 
 
-def _fill(milvus: Milvus, source: _Source, manifest: Manifest, report: Report) -> None:
+def _fill(milvus: Milvus, batches: Iterator[Rows], manifest: Manifest, report: Report) -> None:
     name, rows = manifest.collection.name, manifest.corpus.rows
-    dimension = manifest.embedding.dimension
-    milvus.create(name, dimension)
+    milvus.create(name, manifest.embedding.dimension)
     done = 0
-    for batch in _prefetched(_batches(source, dimension)):
+    for batch in batches:
         milvus.insert(name, batch)
         done += len(batch)
         report(done, rows, "")
@@ -188,7 +190,7 @@ def _fill(milvus: Milvus, source: _Source, manifest: Manifest, report: Report) -
     milvus.seal(name)
 
 
-def _batches(source: _Source, dimension: int) -> Iterator[list[dict[str, Any]]]:
+def _batches(source: _Source, dimension: int) -> Iterator[Rows]:
     """Rows as Milvus takes them, in the byte order of the ids."""
     papers = pl.read_parquet(source.papers, glob=False).sort(KEY)
     pages = windowed(source.read_vectors, papers[TEXT_KEY].to_list(), dimension, INSERT_ROWS)
@@ -199,13 +201,19 @@ def _batches(source: _Source, dimension: int) -> Iterator[list[dict[str, Any]]]:
         ]
 
 
-def _prefetched(batches: Iterator[list[dict[str, Any]]]) -> Iterator[list[dict[str, Any]]]:
-    """The same, each made while the engine is still busy with the one before."""
+@contextmanager
+def _prefetched(batches: Iterator[Rows]) -> Iterator[Iterator[Rows]]:
+    """The same, the first made while the engine starts and each other while it is busy with the one before."""
     with ThreadPoolExecutor(1) as maker:
-        following = maker.submit(next, batches, None)
-        while (batch := following.result()) is not None:
-            following = maker.submit(next, batches, None)
-            yield batch
+        first = maker.submit(next, batches, None)
+
+        def each() -> Iterator[Rows]:
+            following = first
+            while (batch := following.result()) is not None:
+                following = maker.submit(next, batches, None)
+                yield batch
+
+        yield each()
 
 
 def _require_complete(folder: Path) -> None:

@@ -5,6 +5,7 @@ Stateless: a request carries all there is to know, so any connection, restart or
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import math
@@ -27,6 +28,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from serve.errors import UsageRefused
 from serve.limits import client_of
@@ -43,6 +45,9 @@ LOOPBACK_ORIGIN = r"https?://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?"
 # A request may take this much longer than its call: reading the body and sending the answer.
 REQUEST_MARGIN_S = 10.0
 KEEP_ALIVE_S = 15
+# The head of a request must be there this long after the connection or the answer before it.
+HEAD_S = 15.0
+HEAD_BYTES_MAX = 16_384
 BACKLOG = 512
 _REQUEST_ID = "serve.request_id"
 
@@ -90,8 +95,15 @@ def build_app(opened: Opened, settings: Settings, bearer: str | None, version: s
 
 def serve_http(app: Starlette, settings: Settings, listener: socket.socket) -> None:
     """Answer on `listener` until SIGTERM or SIGINT; calls in flight may end within `graceful_stop`."""
-    config = uvicorn.Config(
+    _Announced(server_config(app, settings)).run(sockets=[listener])
+
+
+def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """How uvicorn serves `app`."""
+    return uvicorn.Config(
         app,
+        http=PromptProtocol,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
         log_config=None,
         access_log=False,
         proxy_headers=False,
@@ -102,7 +114,40 @@ def serve_http(app: Starlette, settings: Settings, listener: socket.socket) -> N
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=math.ceil(settings.graceful_stop),
     )
-    _Announced(config).run(sockets=[listener])
+
+
+class PromptProtocol(H11Protocol):
+    """HTTP/1.1 for clients that ask: a connection on which no whole head of a request comes within `HEAD_S` is closed.
+
+    h11 rather than the faster httptools, because it bounds that head.
+    """
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as its base has it
+        """The first request is awaited."""
+        super().connection_made(transport)
+        self._await_request()
+
+    def on_response_complete(self) -> None:
+        """The next one is, which may be here already."""
+        self._await_request()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """No more will come."""
+        super().connection_lost(exc)
+        if self._waiting:
+            self._waiting.cancel()
+
+    def _await_request(self) -> None:
+        if self._waiting:
+            self._waiting.cancel()
+        self._waiting = self.loop.call_later(HEAD_S, self._close_after, self.cycle)
+
+    def _close_after(self, last: object) -> None:
+        if self.cycle is last:
+            self.transport.close()
 
 
 class _Announced(uvicorn.Server):
@@ -177,7 +222,7 @@ class CancelOnDisconnect:
 
 
 class RequestIds:
-    """Names every request and tells the client, reads its headers as HTTP means them, counts what `/mcp` refuses."""
+    """Names every request and tells the client, reads `Host` in any case, counts what `/mcp` refuses."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -189,7 +234,8 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         name = scope[_REQUEST_ID] = new_request_id()
-        scope["headers"] = [(field, _meant(field, value)) for field, value in scope["headers"]]
+        # The case of a host is no part of it (RFC 9110, 4.2.3).
+        scope["headers"] = [(field, value.lower() if field == b"host" else value) for field, value in scope["headers"]]
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -199,12 +245,6 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, named)
-
-
-def _meant(field: bytes, value: bytes) -> bytes:
-    """As RFC 9110 has it: white space around a value is no part of it (5.5), nor the case of a host (4.2.3)."""
-    bare = value.strip(b" \t")  # the HTTP parser leaves the trailing one
-    return bare.lower() if field == b"host" else bare
 
 
 class Bearer:

@@ -362,6 +362,8 @@ async def test_list_paper_areas_lists_every_value(bench):
     [
         ("abc", "abc"),
         (" abc ", "abc"),
+        ("[abc]", "abc"),
+        ("<https://openreview.net/forum?id=aB>", "aB"),
         ("https://openreview.net/forum?id=aB_c-1", "aB_c-1"),
         ("http://openreview.net/pdf?id=aB&noteId=x", "aB"),
         ("openreview.net/forum?noteId=x&id=aB#reply", "aB"),
