@@ -48,6 +48,8 @@ KEEP_ALIVE_S = 15
 # The head of a request must be there this long after the connection or the answer before it.
 HEAD_S = 15.0
 HEAD_BYTES_MAX = 16_384
+# The case of a host and of a media type says nothing (RFC 9110, 4.2.3 and 8.3.1); the protocol library compares it.
+CASELESS = (b"host", b"content-type")
 BACKLOG = 512
 _REQUEST_ID = "serve.request_id"
 
@@ -222,7 +224,7 @@ class CancelOnDisconnect:
 
 
 class RequestIds:
-    """Names every request and tells the client, reads `Host` in any case, counts what `/mcp` refuses."""
+    """Names every request and tells the client, reads hosts and media types in any case, counts what `/mcp` refuses."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
@@ -234,8 +236,7 @@ class RequestIds:
             await self._app(scope, receive, send)
             return
         name = scope[_REQUEST_ID] = new_request_id()
-        # The case of a host is no part of it (RFC 9110, 4.2.3).
-        scope["headers"] = [(field, value.lower() if field == b"host" else value) for field, value in scope["headers"]]
+        scope["headers"] = [(field, value.lower() if field in CASELESS else value) for field, value in scope["headers"]]
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":

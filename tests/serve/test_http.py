@@ -98,6 +98,12 @@ async def test_both_spellings_of_the_path_answer(site):
             assert len(answer.headers["x-request-id"]) == 8
 
 
+@pytest.mark.parametrize(("media_type", "status"), [("APPLICATION/JSON; Charset=UTF-8", 200), ("text/plain", 400)])
+async def test_the_case_of_a_media_type_says_nothing(site, media_type, status):
+    async with site() as served:
+        assert (await served.post(headers={"content-type": media_type})).status_code == status
+
+
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE", "PUT"])
 async def test_other_methods_are_refused_and_hold_nothing_open(site, method):
     async with site() as served:
