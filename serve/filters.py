@@ -105,7 +105,7 @@ def _key(field: str, asked: str) -> str:
 
 
 def _clause(name: str, values: list[Any]) -> str:
-    # Milvus reads JSON literals, but knows no \uXXXX.
+    # Milvus reads JSON literals, but no escape such as \u00e9.
     literals = json.dumps(values, ensure_ascii=False)
     match FIELD[name].kind:
         case "text":

@@ -44,9 +44,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 LOOPBACK_ORIGIN = r"https?://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?"
 # A request may take this much longer than its call: reading the body and sending the answer.
 REQUEST_MARGIN_S = 10.0
-KEEP_ALIVE_S = 15
-# The head of a request must be there this long after the connection or the answer before it.
-HEAD_S = 15.0
+# The whole head of a request must be there this long after the connection or the answer before it.
+HEAD_S = 15
 HEAD_BYTES_MAX = 16_384
 # The case of a host and of a media type says nothing (RFC 9110, 4.2.3 and 8.3.1); the protocol library compares it.
 CASELESS = (b"host", b"content-type")
@@ -113,7 +112,7 @@ def server_config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         lifespan="on",
         backlog=BACKLOG,
         limit_concurrency=settings.connections,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_keep_alive=HEAD_S,
         timeout_graceful_shutdown=math.ceil(settings.graceful_stop),
     )
 

@@ -210,4 +210,4 @@ def named_id(name: str) -> str:
     """The paper id that `name` is, also as answers show it, or that an OpenReview address `…/forum?id=ID` names."""
     # Not by urlsplit: it raises for a host that is none, and the host says nothing here.
     asked = parse_qs(name.partition("#")[0].partition("?")[2])
-    return asked.get("id", [name])[0].strip(" []<>")
+    return asked.get("id", [name])[0].strip().strip("[]<>")

@@ -192,8 +192,7 @@ class Desk:
                         f"The call did not end within {self.deadline_s:g} s. {ErrorCode.OVERLOADED.advice}",
                     )
                 )
-            # The one top catch of a call: the caller must get an answer, and the text of a bug is not for it.
-            except Exception:
+            except Exception:  # the one top catch: a caller must get an answer, and the text of a bug is not for it
                 log.exception("tool %s failed", name)
                 ended(ErrorCode.INTERNAL)
                 return _failed(

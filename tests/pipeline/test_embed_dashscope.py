@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from bench.emulated_answer import vector
 from bench.emulated_quota import Quota
 from bench.emulator import UNSEEMLY, Emulator, Fault, emulator, refusal
 from manifests.embedding.dashscope import DashScopeEmbedder, dashscope_spec, ledger_account
+from manifests.embedding.spec import EmbeddingSpec
 from manifests.ledger import Ledger, Limits
 from manifests.texts import embed_text
 from pipeline.embed import Policy, embed
@@ -40,14 +41,13 @@ def service() -> Iterator[Emulator]:
 
 
 @pytest.fixture
-def corpus(tmp_path: Path) -> Path:
-    return papers(tmp_path / "papers.parquet", TITLES)
+def titles() -> Sequence[str]:
+    return TITLES
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[EmbeddingStore]:
-    with EmbeddingStore(tmp_path / "store", SPEC) as opened:
-        yield opened
+def spec() -> EmbeddingSpec:
+    return SPEC
 
 
 def open_embedder(base_url: str, folder: Path, quota: Quota, **options) -> DashScopeEmbedder:

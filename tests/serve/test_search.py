@@ -361,7 +361,7 @@ async def test_list_paper_areas_lists_every_value(bench):
     ("name", "paper_id"),
     [
         ("abc", "abc"),
-        (" abc ", "abc"),
+        (" abc\t\n", "abc"),
         ("[abc]", "abc"),
         ("<https://openreview.net/forum?id=aB>", "aB"),
         ("https://openreview.net/forum?id=aB_c-1", "aB_c-1"),
