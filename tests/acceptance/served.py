@@ -21,6 +21,7 @@ import psutil
 from tests.programs import REPOSITORY, Build
 
 READY_S = 180
+QUERY = "learning with few labels"
 HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
 _ids = itertools.count(1)
 

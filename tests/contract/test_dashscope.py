@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from bench.emulated_quota import Quota
-from bench.emulator import UNSEEMLY, Drip, Emulator, Fault, emulator, refusal
-from manifests.embedding.dashscope import CONNECT_TIMEOUT_S, DashScopeEmbedder, dashscope_spec, ledger_account
+from bench.emulator import UNSEEMLY, Drip, Fault, emulator, refusal
+from manifests.embedding.dashscope import CONNECT_TIMEOUT_S, DashScopeEmbedder, dashscope_spec
 from manifests.errors import InputRefused, ProviderBusy, ProviderRefused, QuotaExhausted, TextRefused
 from manifests.ledger import Ledger, Limits
+from tests.contract.dashscope_stand import KEY, TEXTS, opened
 
-KEY = "sk-3f9c2d81a7e64b05secret"
-TEXTS = ["attention over graphs", "diffusion of molecules", "bandits with regret"]
 BILLING = "Your account is in arrears: access denied, please pay your overdue bill and top up."
-
-
-@pytest.fixture
-def service() -> Iterator[Emulator]:
-    with emulator(Quota(100_000, 100_000_000), api_key=KEY) as running:
-        yield running
-
-
-@pytest.fixture
-def embedder(service: Emulator, tmp_path: Path) -> DashScopeEmbedder:
-    return opened(service, tmp_path)
-
-
-def opened(service: Emulator, folder: Path, model: str = "text-embedding-v4", **options) -> DashScopeEmbedder:
-    key = options.pop("api_key", KEY)
-    base_url = options.pop("base_url", service.base_url)
-    limits = options.pop("limits", Limits(100_000, 100_000_000))
-    ledger = Ledger(folder / "ledger.db", ledger_account(base_url, model), limits)
-    return DashScopeEmbedder(dashscope_spec(model), api_key=key, ledger=ledger, base_url=base_url, **options)
 
 
 def test_documents_and_queries_ask_for_their_own_text_type(service, embedder):
@@ -304,215 +280,6 @@ def test_an_sdk_that_takes_other_arguments_is_no_busy_provider(service, embedder
     assert service.entries == []
 
 
-def test_no_address_is_busy_and_costs_no_quota(service, tmp_path, monkeypatch):
-    embedder = opened(service, tmp_path, base_url="http://dashscope.invalid/api/v1")
-
-    def unknown(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with pytest.raises(ProviderBusy, match="cannot be reached"):
-        embedder.embed_documents(TEXTS)
-
-    assert embedder.ledger.usage().requests == 0
-    assert embedder.tokens_spent == 0
-
-
-def test_no_connection_is_busy_and_costs_no_quota(service, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    embedder = opened(service, tmp_path, base_url=f"http://127.0.0.1:{port}/api/v1")
-
-    with pytest.raises(ProviderBusy, match="cannot be reached"):
-        embedder.embed_documents(TEXTS)
-
-    assert embedder.ledger.usage().requests == 0
-    assert embedder.tokens_spent == 0
-
-
-@contextlib.contextmanager
-def listening(answer: Callable[[socket.socket], object]) -> Iterator[int]:
-    """A port whose connections are each given to `answer` and closed."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    connection, _ = listener.accept()
-                    with connection, contextlib.suppress(OSError):
-                        answer(connection)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join()
-
-
-def alert(connection: socket.socket) -> None:
-    connection.recv(65_536)
-    connection.sendall(b"\x15\x03\x03\x00\x02\x02\x28")  # TLS: fatal, handshake_failure
-
-
-HANDSHAKES: dict[str, Callable[[socket.socket], object]] = {
-    "plain HTTP": lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
-    "refused": alert,
-    "closed": lambda connection: connection.recv(65_536),
-    "silent": lambda connection: [None for _ in iter(lambda: connection.recv(65_536), b"")],
-}
-
-
-@pytest.mark.parametrize("answer", HANDSHAKES.values(), ids=HANDSHAKES)
-def test_a_tls_handshake_that_fails_is_busy_and_costs_neither_quota_nor_tokens(service, tmp_path, monkeypatch, answer):
-    monkeypatch.setattr("manifests.embedding.dashscope.CONNECT_TIMEOUT_S", 0.5)
-    with listening(answer) as port:
-        embedder = opened(service, tmp_path, base_url=f"https://127.0.0.1:{port}/api/v1")
-
-        with pytest.raises(ProviderBusy, match="cannot be reached"):
-            embedder.embed_documents(TEXTS)
-
-    assert embedder.ledger.usage().requests == 0
-    assert embedder.tokens_spent == 0
-
-
-def test_a_proxy_that_refuses_costs_neither_quota_nor_tokens(service, tmp_path, monkeypatch):
-    refusing = HANDSHAKES["plain HTTP"]
-    with listening(refusing) as port:
-        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
-        embedder = opened(service, tmp_path, base_url="https://dashscope.invalid/api/v1")
-
-        with pytest.raises(ProviderBusy, match="cannot be reached"):
-            embedder.embed_documents(TEXTS)
-
-    assert embedder.ledger.usage().requests == 0
-    assert embedder.tokens_spent == 0
-
-
-def test_a_request_that_left_counts_however_its_connection_ends(service, tmp_path):
-    with listening(lambda connection: connection.recv(1)) as port:
-        embedder = opened(service, tmp_path, base_url=f"http://127.0.0.1:{port}/api/v1")
-
-        with pytest.raises(ProviderBusy, match="broke"):
-            embedder.embed_documents(TEXTS)
-
-    assert embedder.ledger.usage().requests == 1
-    assert embedder.tokens_spent > 0
-
-
-def test_a_connection_closed_while_idle_is_one_request_and_busy(service, embedder):
-    """The SDK would send again by itself, unknown to the ledger."""
-    embedder.embed_documents(TEXTS)
-    service.will(Fault(drop="before"))
-
-    with pytest.raises(ProviderBusy):
-        embedder.embed_documents(TEXTS)
-
-    assert len(service.entries) == 2
-    assert embedder.ledger.usage().requests == 2
-
-
-@pytest.mark.parametrize("text", ["", "  \n\t", "\u200b\u2060", "\u2800"])
-def test_a_blank_text_is_named_before_anything_is_sent(service, embedder, text):
-    with pytest.raises(TextRefused) as caught:
-        embedder.embed_documents(["fine", text, "fine too"])
-
-    assert caught.value.position == 1
-    assert service.entries == []
-
-
-def test_an_over_long_text_is_named_before_anything_is_sent(service, embedder):
-    with pytest.raises(TextRefused, match=r"12,000 tokens; text-embedding-v4 takes 8,192") as caught:
-        embedder.embed_documents([*TEXTS, "word " * 11_999 + "word"])
-
-    assert caught.value.position == 3
-    assert service.entries == []
-
-
-def test_a_text_only_the_service_finds_too_long_is_named_and_costs_no_other(service, embedder):
-    too_long = "x" * 60_000  # 7,500 tokens by the SDK's vocabulary, 10,000 by the emulator's count
-    with pytest.raises(TextRefused) as caught:
-        embedder.embed_documents([*TEXTS, too_long])
-    assert caught.value.position == 3
-    sent = len(service.entries)
-
-    assert embedder.embed_documents(TEXTS).shape == (3, 1024)
-    assert len(service.entries) == sent
-
-
-def test_a_text_refused_by_inspection_is_named_and_the_others_are_bought_once(service, embedder):
-    texts = [f"paper number {number}" for number in range(10)]
-    texts[6] += f" {UNSEEMLY}"
-    with pytest.raises(TextRefused) as caught:
-        embedder.embed_documents(texts)
-    assert caught.value.position == 6
-
-    rest = texts[:6] + texts[7:]
-    vectors = embedder.embed_documents(rest)
-
-    assert set(service.bought().values()) == {1}
-    assert np.array_equal(vectors, embedder.embed_documents(rest))
-
-
-def test_two_texts_refused_by_inspection_are_named_one_after_the_other(service, embedder):
-    texts = [f"a {UNSEEMLY}", "b", f"c {UNSEEMLY}", "d"]
-    with pytest.raises(TextRefused) as first:
-        embedder.embed_documents(texts)
-    with pytest.raises(TextRefused) as second:
-        embedder.embed_documents(texts[1:])
-
-    assert (first.value.position, second.value.position) == (0, 1)
-    assert embedder.embed_documents(["b", "d"]).shape == (2, 1024)
-    assert set(service.bought().values()) == {1}
-
-
-def test_vectors_bought_before_a_busy_answer_are_not_bought_again(service, embedder):
-    texts = [f"paper number {number}" for number in range(25)]
-    service.will(Fault(), Fault(), refusal(500, "InternalError"))
-    with pytest.raises(ProviderBusy):
-        embedder.embed_documents(texts)
-
-    assert embedder.embed_documents(texts).shape == (25, 1024)
-    assert set(service.bought().values()) == {1}
-
-
-@pytest.mark.parametrize(("model", "most"), [("text-embedding-v4", 10), ("text-embedding-v2", 25)])
-def test_no_request_holds_more_texts_than_the_model_takes(service, tmp_path, model, most):
-    spec = dashscope_spec(model, 1_536)
-    ledger = Ledger(tmp_path / "ledger.db", ledger_account(service.base_url, model), Limits(100_000, 10**8))
-    embedder = DashScopeEmbedder(spec, api_key=KEY, ledger=ledger, base_url=service.base_url)
-    texts = [f"paper number {number}" for number in range(most + 1)]
-
-    vectors = embedder.embed_documents(texts)
-
-    assert vectors.shape == (most + 1, 1_536)
-    assert [len(entry.texts) for entry in service.entries] == [most, 1]
-    assert embedder.batch_texts_max == most
-
-
-def test_equal_texts_of_a_batch_are_bought_once(service, embedder):
-    vectors = embedder.embed_documents(["a b", "c", "a b"])
-
-    assert np.array_equal(vectors[0], vectors[2])
-    assert len(service.entries[0].texts) == 2
-
-
-def test_many_threads_get_their_own_vectors(service, embedder):
-    expected = {text: embedder.embed_documents([text])[0] for text in TEXTS}
-    right: list[bool] = []
-
-    def work(text: str) -> None:
-        right.extend(np.array_equal(embedder.embed_documents([text])[0], expected[text]) for _ in range(20))
-
-    threads = [threading.Thread(target=work, args=(text,)) for text in TEXTS * 4]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert right == [True] * 240
-    assert {entry.status for entry in service.entries} == {200}
-
-
 def test_a_stopped_embedder_sends_nothing(service, tmp_path):
     embedder = opened(service, tmp_path, limits=Limits(1, 10_000))
     embedder.embed_documents(["one"])
@@ -561,21 +328,6 @@ def test_a_base_url_that_is_none_is_refused(service, tmp_path, base_url):
         opened(service, tmp_path, base_url=base_url)
 
     assert "pw" not in str(caught.value)
-
-
-def test_certificates_that_are_not_there_are_named_before_anything_is_sent(service, tmp_path, monkeypatch):
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "absent.pem"))
-
-    with pytest.raises(InputRefused, match=r"REQUESTS_CA_BUNDLE names .*absent\.pem"):
-        opened(service, tmp_path)
-
-
-def test_a_netrc_and_proxies_of_the_environment_do_not_reach_a_service_on_this_machine(service, tmp_path, monkeypatch):
-    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login somebody password else\n")
-    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-
-    assert opened(service, tmp_path).embed_documents(TEXTS).shape == (3, 1024)
 
 
 def test_the_key_is_in_no_message_log_or_file(service, tmp_path, caplog):
